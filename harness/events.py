@@ -1,0 +1,199 @@
+"""The event protocol: what a driver tells the harness, one JSON line at a time (docs/protocol.md). Pure.
+
+A stream may be cut at any byte and may hold lines that are no events: those are counted, never fatal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named part of a trial. `begin`, `end`: CLOCK_MONOTONIC seconds; `end` is None if the trial ended inside it."""
+
+    name: str
+    begin: float
+    end: float | None
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One repetition inside a phase. `seconds`: as the metric that reads it defines (metrics.py)."""
+
+    phase: str
+    tokens_in: int
+    tokens_out: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A metric as the driver reported it. `value` is None where it was no finite number; `text` is what was written."""
+
+    name: str
+    value: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Engagement:
+    """Evidence from inside the engine process: which code ran. `modules`: how many of each kind; `calls`: per path."""
+
+    name: str
+    modules: Mapping[str, Any]
+    calls: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Everything one trial reported, in order within each kind.
+
+    `errors`, `qualities`, `facts`: the event objects as written. `done`: the stream held a `done` event. `malformed`:
+    lines that were no events of the protocol (a torn last line counts). `open_phase`: name of the phase the stream
+    ended in, None outside any. `last_t`: largest `t` seen, CLOCK_MONOTONIC seconds.
+    """
+
+    phases: tuple[Phase, ...] = ()
+    iterations: tuple[Iteration, ...] = ()
+    reported: tuple[Reported, ...] = ()
+    engagements: tuple[Engagement, ...] = ()
+    qualities: tuple[Mapping[str, Any], ...] = ()
+    errors: tuple[Mapping[str, Any], ...] = ()
+    facts: tuple[Mapping[str, Any], ...] = ()
+    done: bool = False
+    malformed: int = 0
+    last_t: float | None = None
+
+    @property
+    def open_phase(self) -> str | None:
+        """Name of the innermost phase that began and did not end."""
+        return next((phase.name for phase in reversed(self.phases) if phase.end is None), None)
+
+
+def parse_line(line: str) -> dict[str, Any] | None:
+    """One event object, or None for a line that is none. Bare NaN and Infinity are read as floats (json's default)."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def finite(value: object) -> float | None:
+    """`value` as a float if it is a finite number (no bool, no text), else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def parse(lines: Iterable[str]) -> Events:
+    """Read a whole stream. Unknown event kinds are kept in `facts`; unusable lines are counted in `malformed`."""
+    reader = _Reader()
+    for line in lines:
+        if line.strip():
+            reader.feed(line)
+    return reader.events()
+
+
+class _Reader:
+    """Collects one stream; each `_on_...` returns whether the event had the fields it needs."""
+
+    def __init__(self) -> None:
+        self.phases: list[Phase] = []
+        self.iterations: list[Iteration] = []
+        self.reported: list[Reported] = []
+        self.engagements: list[Engagement] = []
+        self.qualities: list[Mapping[str, Any]] = []
+        self.errors: list[Mapping[str, Any]] = []
+        self.facts: list[Mapping[str, Any]] = []
+        self.done = False
+        self.malformed = 0
+        self.last_t: float | None = None
+
+    def feed(self, line: str) -> None:
+        event = parse_line(line)
+        handler = getattr(self, f"_on_{event['event']}", None) if event is not None else None
+        if event is None:
+            self.malformed += 1
+        elif handler is None:
+            self.facts.append(event)
+        elif not handler(event):
+            self.malformed += 1
+        t = finite(event.get("t")) if event is not None else None
+        if t is not None:
+            self.last_t = t if self.last_t is None else max(self.last_t, t)
+
+    def _on_phase(self, event: Mapping[str, Any]) -> bool:
+        name, state, t = event.get("name"), event.get("state"), finite(event.get("t"))
+        if not isinstance(name, str) or t is None:
+            return False
+        if state == "begin":
+            self.phases.append(Phase(name, t, None))
+            return True
+        for index in range(len(self.phases) - 1, -1, -1):
+            phase = self.phases[index]
+            if state == "end" and phase.name == name and phase.end is None:
+                self.phases[index] = Phase(name, phase.begin, t)
+                return True
+        return False
+
+    def _on_iteration(self, event: Mapping[str, Any]) -> bool:
+        phase, seconds = event.get("phase"), finite(event.get("seconds"))
+        tokens_in, tokens_out = _count(event.get("tokens_in")), _count(event.get("tokens_out"))
+        if not isinstance(phase, str) or seconds is None or tokens_in is None or tokens_out is None:
+            return False
+        self.iterations.append(Iteration(phase, tokens_in, tokens_out, seconds))
+        return True
+
+    def _on_metric(self, event: Mapping[str, Any]) -> bool:
+        name = event.get("name")
+        if not isinstance(name, str):
+            return False
+        self.reported.append(Reported(name, finite(event.get("value")), repr(event.get("value", "no value"))[:200]))
+        return True
+
+    def _on_engagement(self, event: Mapping[str, Any]) -> bool:
+        name, modules, calls = event.get("name"), event.get("modules", {}), event.get("calls", {})
+        if not isinstance(name, str) or not isinstance(modules, dict) or not isinstance(calls, dict):
+            return False
+        self.engagements.append(Engagement(name, modules, calls))
+        return True
+
+    def _on_quality(self, event: Mapping[str, Any]) -> bool:
+        self.qualities.append(event)
+        return True
+
+    def _on_error(self, event: Mapping[str, Any]) -> bool:
+        self.errors.append(event)
+        return True
+
+    def _on_done(self, _event: Mapping[str, Any]) -> bool:
+        self.done = True
+        return True
+
+    def events(self) -> Events:
+        return Events(
+            phases=tuple(self.phases),
+            iterations=tuple(self.iterations),
+            reported=tuple(self.reported),
+            engagements=tuple(self.engagements),
+            qualities=tuple(self.qualities),
+            errors=tuple(self.errors),
+            facts=tuple(self.facts),
+            done=self.done,
+            malformed=self.malformed,
+            last_t=self.last_t,
+        )

@@ -1,0 +1,1 @@
+"""What is asked: an experiment file, checked and resolved. Pure."""

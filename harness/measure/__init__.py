@@ -1,0 +1,1 @@
+"""From one trial's raw data to metric values. Pure."""

@@ -1,0 +1,1 @@
+"""Recipes that make the models experiments name; they run in the arms' interpreter."""

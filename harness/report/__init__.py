@@ -1,0 +1,1 @@
+"""From verdicts to Markdown, figures and JSON; same input, same bytes."""

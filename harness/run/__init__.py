@@ -1,0 +1,1 @@
+"""Effects: processes, /proc, cgroups, clocks, files. Measuring never knows who is winning."""

@@ -1,0 +1,176 @@
+"""What the verdict engine says, as types: a verdict is never None, a sentinel or a bool. Pure, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from harness.metrics import Metric
+
+
+class Code(StrEnum):
+    """Why a pair is not ranked. The contract's closed list."""
+
+    SPREADS_OVERLAP = "spreads_overlap"
+    INTERVAL_CONTAINS_ONE = "interval_contains_one"
+    WITHIN_MARGIN = "within_margin"
+    TOO_FEW_PASSES = "too_few_passes"
+    CONTROL_SEPARATED = "control_separated"
+    ORDER_CONFOUNDED = "order_confounded"
+    UNEQUAL_WORK = "unequal_work"
+    FAILED_TRIALS = "failed_trials"
+    DISTURBED = "disturbed"
+    BRACKETS_OVERLAP = "brackets_overlap"
+    UNIT_MISMATCH = "unit_mismatch"
+    NOT_COMPARABLE = "not_comparable"
+    METRIC_MISSING = "metric_missing"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One reason not to rank. `sentence`: what was found. `remedy`: what would change it."""
+
+    code: Code
+    sentence: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The pair is told apart: `better` is the name of the better arm."""
+
+    better: str
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """The 90 % interval of the ratio lies inside the stated margin (a fraction, 0.01 for 1 %)."""
+
+    margin: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The pair is not ranked. All reasons that apply, at least one."""
+
+    reasons: tuple[Refusal, ...]
+
+
+Outcome = Ranked | Equivalent | Refused
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval. `level`: 0.95, say. `method`: the rule that made it, in the report's words."""
+
+    low: float
+    high: float
+    level: float
+    method: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A number that could not be worked out, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Within:
+    """The passes in which both arms have a usable value: in how many was `a` better."""
+
+    a_better: int
+    passes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairVerdict:
+    """One unordered pair of arms on one metric.
+
+    `ratio`, `interval`: of a/b, from the block analysis of logs. `smallest_effect`: least relative difference this run
+    could have shown (0.02 for 2 %). `passes_needed`: to resolve the difference seen. `notes`: what the reader should
+    know beside it (`3 of 5 passes`, unequal variances, a bimodal arm).
+    """
+
+    metric: Metric
+    a: str
+    b: str
+    outcome: Outcome
+    ratio: float | Unknown
+    interval: Interval | Unknown
+    within: Within
+    smallest_effect: float | Unknown
+    passes_needed: int | Unknown
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One arm on one metric over its usable trials, in the metric's unit. `values`: by pass number."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+    values: Mapping[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmSummary:
+    """One arm. `metrics` holds only those with a usable value. `failed` counts unexpected failures of counted trials
+    that no repetition replaced; `ok` counts usable trials and failures that were expected.
+    """
+
+    name: str
+    ok: int
+    failed: int
+    metrics: Mapping[str, Summary] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+
+class ClaimVerdict(StrEnum):
+    """How a claim fares."""
+
+    SUPPORTED = "supported"
+    CONTRADICTED = "contradicted"
+    UNDECIDED = "undecided"
+    NOT_COMPARABLE = "not_comparable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedClaim:
+    """One claim and its verdict, with the sentence that explains it."""
+
+    id: str
+    verdict: ClaimVerdict
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureRow:
+    """One failed trial as the report lists it. `replaced`: a repetition of its pass stands in its place."""
+
+    arm: str
+    pass_number: int
+    reason: str
+    evidence: str
+    expected: bool
+    replaced: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """Everything the verdict engine says of one run. `tie_groups`: per metric, the ranking as a partial order: groups
+    in order where pairs support one, arms that share a group are not told apart. `complete`: every planned trial has
+    a record. `notes`: about the run as a whole (no control guards it, the run is incomplete, ...).
+    """
+
+    arms: Mapping[str, ArmSummary]
+    verdicts: tuple[PairVerdict, ...]
+    claims: tuple[JudgedClaim, ...]
+    failures: tuple[FailureRow, ...]
+    tie_groups: Mapping[str, tuple[tuple[str, ...], ...]]
+    complete: bool
+    notes: tuple[str, ...] = ()
