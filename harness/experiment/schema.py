@@ -6,7 +6,6 @@ Validation (resolve.py), `harness schema` and docs/experiment.md all follow this
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
@@ -67,6 +66,11 @@ DISTURBANCE_COUNTERS: Final = (
     "throttle_events",
     "load_1min",
 )
+#: Signals that may be declared to end an arm: those of signal(7) whose default action ends a process.
+SIGNALS: Final = tuple(
+    "SIGABRT SIGALRM SIGBUS SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGKILL SIGPIPE SIGPROF SIGPWR SIGQUIT SIGSEGV SIGSYS"
+    " SIGTERM SIGTRAP SIGUSR1 SIGUSR2 SIGVTALRM SIGXCPU SIGXFSZ".split()
+)
 #: Variables through which the harness and a driver find each other.
 RESERVED_ENV: Final = ("HARNESS_EVENTS", "HARNESS_WORKLOAD", "HARNESS_TRIAL")
 #: Longest arm name once quoted for the file system: `logs/0001-<name>.workload.json` must stay under 255 bytes.
@@ -112,10 +116,6 @@ def _reasons() -> tuple[str, ...]:
     from harness.records import Reason  # records imports this package's types
 
     return tuple(reason.value for reason in Reason)
-
-
-def _signals() -> tuple[str, ...]:
-    return tuple(sorted(member.name for member in signal.Signals))
 
 
 def _metric_names() -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def experiment() -> Record:
             Key("modules", counts, 'How many modules of each kind that event must hold: a count, or `"> 0"`.'),
             Key("calls", counts, 'How many calls by each path that event must hold: a count, or `"> 0"`.'),
             Key("failure", Choice("failure reason", _reasons), "The arm is meant to fail so; met, it is a success."),
-            Key("signal", Choice("signal", _signals), "Which signal ends it; only with `failure: signal`."),
+            Key("signal", Choice("signal", lambda: SIGNALS), "Which signal ends it; only with `failure: signal`."),
         ),
     )
     priming = _whole(0, 100)
