@@ -67,9 +67,10 @@ DISTURBANCE_COUNTERS: Final = (
     "load_1min",
 )
 #: Signals that may be declared to end an arm: those of signal(7) whose default action ends a process.
-SIGNALS: Final = tuple(
-    "SIGABRT SIGALRM SIGBUS SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGKILL SIGPIPE SIGPROF SIGPWR SIGQUIT SIGSEGV SIGSYS"
-    " SIGTERM SIGTRAP SIGUSR1 SIGUSR2 SIGVTALRM SIGXCPU SIGXFSZ".split()
+SIGNALS: Final = (
+    *("SIGABRT", "SIGALRM", "SIGBUS", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGKILL", "SIGPIPE", "SIGPROF"),
+    *("SIGPWR", "SIGQUIT", "SIGSEGV", "SIGSYS", "SIGTERM", "SIGTRAP", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGXCPU"),
+    "SIGXFSZ",
 )
 #: Variables through which the harness and a driver find each other.
 RESERVED_ENV: Final = ("HARNESS_EVENTS", "HARNESS_WORKLOAD", "HARNESS_TRIAL")
