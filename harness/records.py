@@ -104,6 +104,7 @@ class Value:
     upper: float | None = None
     upper_missing: str | None = None
     series: tuple[float, ...] = ()
+    unit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
