@@ -191,10 +191,11 @@ def data(names: Sequence[str] = NAMES, rule: Rule = Rule.STRICT) -> RunData:
         if record.attempt == 1
     )
     host = {
-        "cpu_model": "Intel(R) Xeon(R) Platinum 8480C", "cpus": 2, "kernel": "6.18.0",
-        "transparent_huge_pages": "madvise",
-        "governor": {"value": None, "missing": "no cpufreq: a virtual machine hides it"}, "memory_bytes": 16 * 2**30,
-    }  # fmt: skip
+        "cpu": {"model": "Intel(R) Xeon(R) Platinum 8480C", "threads": 2, "isa": ["avx2", "avx512f"], "governor": None},
+        "memory": {"total_bytes": 16 * 2**30, "thp": "madvise"},
+        "kernel": {"release": "6.18.0"},
+        "missing": {"cpu.governor": "no cpufreq: a virtual machine hides it"},
+    }
     plan = Plan(seed=20261201, trials=planned, notes=("6 passes are no multiple of 5 arms: positions differ by one",))
     return RunData(
         experiment=experiment(names, rule), run="20261201T100000Z-1a2b3c", records=found, host=host, plan=plan,

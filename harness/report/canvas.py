@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,15 +101,10 @@ def label(name: str, longest: int = _LONGEST_NAME) -> str:
     return text if len(text) <= longest else f"{text[: longest - 9]}...{text[-6:]}"
 
 
+@cache
 def _glyphs() -> frozenset[int]:
     """Code points that the bundled font can draw."""
-    global _GLYPHS  # noqa: PLW0603 - read once: 6,000 entries, the same for every label
-    if not _GLYPHS:
-        import matplotlib as mpl
-        from matplotlib.ft2font import FT2Font
+    import matplotlib as mpl
+    from matplotlib.ft2font import FT2Font
 
-        _GLYPHS = frozenset(FT2Font(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")).get_charmap())
-    return _GLYPHS
-
-
-_GLYPHS: frozenset[int] = frozenset()
+    return frozenset(FT2Font(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")).get_charmap())

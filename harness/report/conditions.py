@@ -1,4 +1,4 @@
-"""What the numbers were taken under: the arms and what differs, the order, what the host did, the host. Pure."""
+"""What the numbers were taken under: the arms and what differs between them, and the order they ran in. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from typing import Any
 
 from harness.experiment.types import Arm
 from harness.report.data import RunData
-from harness.report.text import count, escape, named, quantity, significant, table
-from harness.units import format_seconds
+from harness.report.text import escape, named, significant, table
 from harness.verdict.types import Judgement
-
-#: Host facts that fit a line each; the rest stays in host.json. Longer values are cut.
-_LONGEST = 160
 
 _POSITION = (
     "What a position within the pass did to a value: median over its trials of value divided by the median of that arm,"
@@ -116,70 +112,3 @@ def _position_row(data: RunData, metric: str) -> list[str]:
         return []
     cells = [significant(median(at[place])) if place in at else "" for place in range(1, max(at) + 1)]
     return [escape(metric), *cells]
-
-
-def disturbance_section(data: RunData) -> str:
-    """What the host did to the trials: per counter the median and the worst trial; what is hidden, and why."""
-    records = data.counted
-    known: dict[str, list[tuple[float, str]]] = {}
-    hidden: dict[str, str] = {}
-    for record in records:
-        for name, value in record.disturbance.counters.items():
-            if value is not None:
-                known.setdefault(name, []).append((value, f"trial {record.trial}, {named(record.arm)}"))
-        hidden.update(record.disturbance.missing)
-    over = [record for record in records if record.disturbance.exceeded]
-    thresholds = data.experiment.disturbance
-    if not known and not hidden:
-        return "## Disturbance\n\nNo disturbance counters are on record."
-    rows = [
-        [
-            escape(name),
-            _counter(name, median(value for value, _ in found)),
-            f"{_counter(name, max(found)[0])} ({escape(max(found)[1])})",
-            _counter(name, thresholds[name]) if name in thresholds else "recorded only",
-        ]
-        for name, found in sorted(known.items())
-    ]
-    parts = ["## Disturbance", _disturbed(len(over), len(records), bool(thresholds))]
-    if rows:
-        parts.append(table(["counter", "median trial", "worst trial", "threshold"], rows, right=[1]))
-    parts += [f"- {escape(name)}: not readable: {escape(why)}" for name, why in sorted(hidden.items())]
-    return "\n\n".join(parts[:3]) + ("\n\n" + "\n".join(parts[3:]) if parts[3:] else "")
-
-
-def _disturbed(over: int, total: int, judged: bool) -> str:
-    if not judged:
-        return "The experiment states no thresholds: what the host did is on record and fails no trial."
-    return f"{over} of {count(total, 'trial')} went over a threshold that the experiment states."
-
-
-def _counter(name: str, value: float) -> str:
-    return format_seconds(value) if name.endswith("_s") else significant(value)
-
-
-def host_section(data: RunData) -> str:
-    """The host in brief. A fact is a plain value, or a map with `value` and `missing` (the reason why it is null)."""
-    if not data.host:
-        return "## Host\n\nNo host.json is on record: these numbers belong to an unknown host."
-    shown = [[escape(key), escape(_fact(key, value))] for key, value in data.host.items()]
-    return f"## Host\n\n{table(['fact', 'value'], shown)}\n\nThe whole of it is in host.json."
-
-
-def _fact(key: str, value: Any) -> str:
-    if isinstance(value, Mapping):
-        why = value.get("missing") or value.get("reason") or value.get("why")
-        if value.get("value", 0) is None and why:
-            return f"unknown: {why}"
-        if "value" in value:
-            return _fact(key, value["value"])
-        text = ", ".join(f"{name} {_fact(str(name), item)}" for name, item in value.items())
-    elif isinstance(value, list | tuple):
-        text = ", ".join(_fact(key, item) for item in value)
-    elif value is None:
-        text = "unknown"
-    elif key.endswith("_bytes") and isinstance(value, int):
-        text = quantity(value, "B")
-    else:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."

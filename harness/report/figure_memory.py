@@ -45,7 +45,7 @@ def draw_memory(data: RunData, path: Path) -> bool:
         places = [axes for line in grid for axes in line]
         # a bound far above every sample (a mapped checkpoint) must not press the curves to the floor
         ceiling = max(largest, min(max(tops, default=0), 1.6 * largest))
-        places[0].set_ylim(0, 1.3 * ceiling / divisor)
+        places[0].set_ylim(0, 1.4 * ceiling / divisor)
         places[0].set_xlim(0, longest * 1.02)
         for axes, (name, records) in zip(places, panels, strict=False):
             axes.tick_params(labelbottom=True)

@@ -54,7 +54,11 @@ def draw_intervals(metric: Metric, verdicts: Sequence[PairVerdict], margin: floa
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:.6g}"))
         axes.grid(visible=True, axis="x")
         side = "left" if metric.better is Better.LOWER else "right"
-        axes.set_xlabel(f"ratio a/b (log scale); a is better to the {side} of 1", fontsize=9)
+        axes.set_xlabel(
+            f"ratio a/b (log scale); a is better to the {side} of 1"
+            + ("; grey: the margin stated in advance" if margin else ""),
+            fontsize=9,
+        )
         right = axes.secondary_yaxis("right")
         right.set_yticks(range(len(shown)), [_short(verdict) for verdict in shown], fontsize=8.5)
         right.tick_params(length=0)
@@ -153,10 +157,8 @@ def draw_matrix(metric: Metric, verdicts: Sequence[PairVerdict], names: Sequence
         axes.set_ylim(size - 0.5, -0.5)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        made.suptitle(
-            f"{canvas.label(metric.name, 40)}: how the row fares against the column", x=0.01, ha="left", fontsize=11,
-            fontweight="bold",
-        )  # fmt: skip
+        title = f"{canvas.label(metric.name, 40)}: how the row fares against the column, and the ratio row/column"
+        made.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         canvas.save(made, path)
     return True
 

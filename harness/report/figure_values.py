@@ -57,7 +57,7 @@ def draw_values(data: RunData, metric: Metric, path: Path) -> bool:
         axes.set_ylabel(f"{visible(unit)} ({better} is better)", fontsize=9)
         made.suptitle(_title(metric, columns), x=0.01, ha="left", fontsize=11, fontweight="bold")
         axes.set_title(
-            f"pass 1 to {data.passes} from left to right in each column; band: spread; dashed: median; x: failed trial",
+            f"passes 1 to {data.passes} from left to right; band: spread; dashed: median; x: failed; axis not from 0",
             fontsize=8.5, fontweight="normal", color="#555555",
         )  # fmt: skip
         canvas.save(made, path)

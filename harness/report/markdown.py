@@ -8,7 +8,7 @@ from urllib.parse import quote
 from harness.experiment.types import Experiment, Rule
 from harness.metrics import Better, Metric
 from harness.records import TrialRecord
-from harness.report import conditions, sentences
+from harness.report import conditions, hosts, sentences
 from harness.report.data import RunData
 from harness.report.memory import memory_section
 from harness.report.text import alike, count, escape, listed, named, quantity, table
@@ -28,8 +28,8 @@ def markdown(data: RunData, judgement: Judgement, figures: Figures) -> str:
         lambda: _failures(judgement),
         lambda: memory_section(data, figures.get("memory")),
         lambda: conditions.order_section(data),
-        lambda: conditions.disturbance_section(data),
-        lambda: conditions.host_section(data),
+        lambda: hosts.disturbance_section(data),
+        lambda: hosts.host_section(data),
         lambda: _rerun(data),
     )
     return "\n\n".join(text for text in (section() for section in sections) if text) + "\n"

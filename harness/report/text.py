@@ -71,7 +71,8 @@ def significant(value: float, digits: int = 4) -> str:
     """A number with that many significant digits and no exponent where a person would write none."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    magnitude = math.floor(math.log10(abs(value)))
+    # rounded first: 9.99999 is a number of two places before the point once it has four digits
+    magnitude = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
     if magnitude >= 15 or magnitude < -6:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{max(0, digits - 1 - magnitude)}f}"
