@@ -41,7 +41,7 @@ for item in importlib.metadata.distributions():
 python = platform.python_implementation() + " " + platform.python_version()
 print(json.dumps({"python": python, "packages": packages, "local": local}))
 """
-#: Importing nothing, the query takes 0.3 s with 180 packages; a cold disk may take many times that.
+#: The query takes 0.1 s with 151 packages in a warm page cache; a cold disk takes many times that.
 _QUERY_LIMIT_S = 120
 
 
