@@ -63,11 +63,18 @@ def trial_stem(ordinal: int, arm: str, attempt: int = 1) -> str:
 
 
 _STEM = re.compile(r"(\d{4,})-(.*?)(?:~a(\d{1,6}))?\Z")
+_FILE = re.compile(r"(\d{4,})-[^~]*(?:~[0-9a-f]{16})?(?:~a(\d{1,6}))?(?:\.[a-z.]+)?\Z")
 
 
 def read_stem(stem: str) -> tuple[int, str, int]:
-    """`(ordinal, quoted arm, attempt)` of a file's stem. Raise `ValueError` for any other name."""
+    """`(ordinal, quoted arm, attempt)` of a stem. Raise `ValueError` for any other name."""
     match = _STEM.match(stem)
     if match is None:
         raise ValueError(f"{stem!r} is no trial's file")
     return int(match.group(1)), match.group(2), int(match.group(3) or 1)
+
+
+def attempt_of_file(name: str) -> tuple[int, int] | None:
+    """`(ordinal, attempt)` of any file of a trial, whatever its ending; None for a file that is no trial's."""
+    match = _FILE.match(name)
+    return (int(match.group(1)), int(match.group(2) or 1)) if match else None
