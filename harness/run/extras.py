@@ -15,7 +15,8 @@ class Extra:
     """One line of plan-extra.jsonl: one decision, recorded before anything of it ran.
 
     A repeated pass names `repeat` (its number) and `attempt` (what its trials count from); an addition names `trials`.
-    `why`: in words, as the rule that asked for it gave it. `after`: trials recorded when it was decided.
+    `why`: in words, as the rule that asked for it gave it. `after`: counted trials (no priming) on
+    record when it was decided.
     """
 
     why: str
