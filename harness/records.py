@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from harness.events import Engagement, Iteration, Phase
 from harness.experiment.types import digest
@@ -232,14 +232,20 @@ class RecordError(ValueError):
     """A record that cannot be read; the message names what is wrong with it."""
 
 
+def _is_frozenset(type_: Any) -> bool:
+    return get_origin(type_) is frozenset
+
+
 @cache
 def converter() -> Converter:
     """The one converter between records and JSON values. cattrs is imported here: 60 ms that `--help` need not pay."""
     from cattrs import Converter
 
     made = Converter()
-    made.register_unstructure_hook(frozenset, sorted)
+    made.register_unstructure_hook_func(_is_frozenset, sorted)
     made.register_structure_hook(Any, lambda value, _type: value)
+    # an expected module count is a number or a bound written as text; JSON keeps the two apart by itself
+    made.register_structure_hook_func(lambda type_: type_ == int | str, lambda value, _type: value)
     return made
 
 
