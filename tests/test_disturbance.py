@@ -276,3 +276,9 @@ def test_the_own_process_has_facts() -> None:
     found = engine_facts(os.getpid())
     assert found["threads"] >= 1
     assert found["cpus"]
+
+
+def test_every_counter_is_documented() -> None:
+    """docs/measuring.md explains every counter that an experiment may set a threshold for."""
+    text = (Path(__file__).parent.parent / "docs" / "measuring.md").read_text()
+    assert [name for name in DISTURBANCE_COUNTERS if f"`{name}`" not in text] == []
