@@ -11,13 +11,13 @@ from typing import Any, Final
 from harness.drivers.registry import DRIVERS, interpreter, workload_file
 from harness.experiment import Experiment
 from harness.measure.evaluate import evaluate
+from harness.meterlog import MeterLog
 from harness.models.store import Model
 from harness.records import Disturbance, TrialRecord
 from harness.run import cgroup, environment, owners, process_tree
 from harness.run.counters import read_counters
 from harness.run.disturbance import difference
 from harness.run.instruments import Instruments, Trial
-from harness.meterlog import MeterLog
 from harness.run.memory_meter import MeterHandle, start_meter
 from harness.run.names import quote_arm
 from harness.run.trial import MeterTarget, TrialRequest, TrialResult, run_trial

@@ -87,7 +87,8 @@ def samples(folder: RunFolder, record: TrialRecord) -> Curve:
     """The memory curve of a trial from its samples file; empty if it has none or it cannot be read."""
     import gzip
 
-    from harness.meterlog import parse_samples, totals
+    from harness.measure.timeline import timeline
+    from harness.meterlog import parse_samples
 
     if record.memory is None or record.memory.samples_path is None:
         return ()
@@ -95,7 +96,8 @@ def samples(folder: RunFolder, record: TrialRecord) -> Curve:
         text = gzip.decompress((folder.path / record.memory.samples_path).read_bytes()).decode(errors="replace")
     except (OSError, EOFError):
         return ()
-    return totals(parse_samples(text.splitlines()))
+    line = timeline(parse_samples(text.splitlines()))
+    return [(t, total) for t, total in zip(line.ticks, line.sums, strict=True) if total is not None]
 
 
 def shown(path: Path, project: Project) -> str:
