@@ -30,6 +30,7 @@ from harness.experiment.kinds import (
 )
 from harness.experiment.problems import Path, near
 from harness.experiment.source import Node
+from harness.metrics import DISTURBANCE_COUNTERS
 
 #: Drivers that an experiment may name.
 ENGINES: Final = ("vllm", "command")
@@ -51,21 +52,6 @@ PHASES: Final = (
 OTHER_LIMITS: Final = ("trial", "stall", "exit")
 #: Words that people try for the limit of the whole trial; none may pass as the name of a phase that never comes.
 _MEANT_TRIAL: Final = frozenset({"timeout", "timeout_s", "time", "total", "wall", "wall_s", "max", "limit", "seconds"})
-#: Counters that `disturbance` may bound: what the host did to a trial, unit in the name (harness/run/disturbance.py).
-DISTURBANCE_COUNTERS: Final = (
-    "steal_s",
-    "steal_fraction",
-    "foreign_cpu_s",
-    "foreign_cpu_fraction",
-    "psi_cpu_some_s",
-    "psi_memory_some_s",
-    "psi_io_some_s",
-    "major_faults",
-    "swap_in_bytes",
-    "swap_out_bytes",
-    "throttle_events",
-    "load_1min",
-)
 #: Signals that may be declared to end an arm: those of signal(7) whose default action ends a process.
 SIGNALS: Final = (
     *("SIGABRT", "SIGALRM", "SIGBUS", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGKILL", "SIGPIPE", "SIGPROF"),
@@ -360,7 +346,7 @@ def experiment() -> Record:
                     what="thresholds by counter",
                     key=_counter_name,
                     by_key=_threshold,
-                    names=DISTURBANCE_COUNTERS,
+                    names=tuple(DISTURBANCE_COUNTERS),
                 ),
                 "By counter, what a trial may suffer before it counts as disturbed.",
                 default="recorded, never a failure",

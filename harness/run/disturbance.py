@@ -123,7 +123,9 @@ class _Differences:
         first, last = (reading.values.get("cpus") for reading in (self.before, self.after))
         if seconds is None:
             self._unknown(f"{name}_fraction", self.missing[f"{name}_s"])
-        elif first is None or first != last:
+        elif not first or first < 1:
+            self._unknown(f"{name}_fraction", "the number of online CPUs is unknown")
+        elif first != last:
             self._unknown(f"{name}_fraction", f"the number of online CPUs changed from {first} to {last}")
         elif wall <= 0:
             self._unknown(f"{name}_fraction", "no time passed between the two readings")
