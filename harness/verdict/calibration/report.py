@@ -95,8 +95,8 @@ def _rules(rows: Sequence[Row]) -> str:
     keep = [rule for rule in keeping(rows) if rule not in OURS]
     lines += [
         "",
-        f"Power is the share of true {EFFECT:.0%} differences ranked the right way, over all cells. Power of a rule that",
-        "breaks the promise is no merit: it ranks equal arms as gladly.",
+        f"Power is the share of true {EFFECT:.0%} differences ranked the right way, over all cells. Power of a rule",
+        "that breaks the promise is no merit: it ranks equal arms as gladly.",
         "",
         f"Other tools' rules that keep to 5 % in every cell: {_compared(rows, keep, None)}",
         "",
@@ -149,8 +149,8 @@ def _power(rows: Sequence[Row]) -> str:
         lines.append(f"| `{name}` | {paired:.2f} | {strict:.2f} | {paired - strict:.2f} |")
     lines += [
         "",
-        "`strict` asks that spreads be disjoint. Spreads only grow with passes, so its power falls as passes are added;",
-        "and drift of the host, which the passes remove as blocks, stays in the spreads.",
+        "`strict` asks that spreads be disjoint. Spreads only grow with passes, so its power falls as passes are",
+        "added; and drift of the host, which the passes remove as blocks, stays in the spreads.",
         "",
         "[[verdict_calibration_power.png]]",
         "",
