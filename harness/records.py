@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from harness.events import Engagement, Iteration, Phase
 from harness.experiment.types import digest
+from harness.meterlog import MeterLog as MeterLog  # noqa: PLC0414  # part of what reaches disk; re-exported here
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -103,6 +104,7 @@ class Value:
     upper: float | None = None
     upper_missing: str | None = None
     series: tuple[float, ...] = ()
+    unit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

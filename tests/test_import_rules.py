@@ -16,20 +16,21 @@ PACKAGE = ROOT / "harness"
 ALLOWED = {
     "units": set(),
     "events": set(),
+    "meterlog": {"units"},
     "metrics": {"units"},
     "experiment": {"units", "metrics", "records"},
-    "records": {"units", "events", "metrics", "experiment"},
+    "records": {"units", "events", "meterlog", "metrics", "experiment"},
     "plan": {"units", "metrics", "records", "experiment"},
-    "run": {"units", "events", "metrics", "records", "experiment", "plan", "drivers", "testing"},
-    "measure": {"units", "events", "metrics", "records", "experiment", "plan"},
-    "verdict": {"units", "events", "metrics", "records", "experiment", "plan", "measure"},
-    "report": {"units", "events", "metrics", "records", "experiment", "plan", "measure", "verdict"},
+    "run": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "drivers", "testing"},
+    "measure": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan"},
+    "verdict": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "measure"},
+    "report": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "measure", "verdict"},
     "drivers": {"drivers"},
     "models": {"models", "units"},
-    "testing": {"units", "events", "metrics", "records", "experiment", "plan", "run", "measure", "verdict"},
+    "testing": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "run", "measure", "verdict"},
     "commands": {
-        "units", "events", "metrics", "records", "experiment", "plan", "run", "measure", "verdict", "report",
-        "drivers", "models", "testing", "commands",
+        "units", "events", "meterlog", "metrics", "records", "experiment", "plan", "run", "measure", "verdict",
+        "report", "drivers", "models", "testing", "commands",
     },
     "cli": {"commands", "units"},
     "__main__": {"cli"},
@@ -37,7 +38,7 @@ ALLOWED = {
 }  # fmt: skip
 
 #: Parts that compute and touch nothing: no process, clock, file system or socket.
-PURE = {"units", "events", "metrics", "experiment", "plan", "records", "measure", "verdict"}
+PURE = {"units", "events", "meterlog", "metrics", "experiment", "plan", "records", "measure", "verdict"}
 EFFECTS = {
     "subprocess",
     "threading",
