@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING
 
 from harness.plan import PlannedTrial
 from harness.records import Failure, Reason, TrialRecord
-from harness.run.progress import LiveProgress, Now, PlainProgress, describe, outcome, progress_for, time_left
+from harness.run.progress import LiveProgress, PlainProgress, describe, outcome, progress_for, time_left
 from harness.run.schedule import Task
+from harness.run.trial import Now
 
 if TYPE_CHECKING:
     import pytest
 
 TASK = Task(planned=PlannedTrial(ordinal=3, arm="direct", pass_number=2, position=1), attempt=2)
+
+
+def now(phase: str | None = None, memory_bytes: int | None = None, elapsed_s: float = 0.0) -> Now:
+    """A moment of a trial."""
+    return Now(phase=phase, memory_bytes=memory_bytes, elapsed_s=elapsed_s, log_bytes=0)
 
 
 def record(arm: str, seconds: float, reason: Reason | None = None, *, expected: bool = False) -> TrialRecord:
@@ -43,8 +49,8 @@ def test_time_left_is_each_arms_median_and_the_others_for_an_arm_without_one() -
 
 def test_moments_and_outcomes_in_words() -> None:
     """Unknown memory is said to be unknown, and a declared failure is told from another."""
-    assert describe(Now()) == "starting, memory unknown yet, 0.0 us"
-    assert describe(Now(phase="load", memory_bytes=3 << 29, elapsed_s=75)) == "load, 1.50 GiB, 1 min 15 s"
+    assert describe(now()) == "starting, memory unknown yet, 0.0 us"
+    assert describe(now(phase="load", memory_bytes=3 << 29, elapsed_s=75)) == "load, 1.50 GiB, 1 min 15 s"
     assert outcome(record("a", 2)).strip() == "a: ok in 2.00 s"
     assert outcome(record("a", 2, Reason.TIMEOUT)).strip() == "a: timeout in load: no end within 30 s"
     failed = outcome(record("a", 2, Reason.SIGNAL, expected=True)).strip()
@@ -57,7 +63,7 @@ def test_a_pipe_gets_plain_lines_and_no_escape_codes() -> None:
     progress = progress_for(stream)
     progress.began("r", 2)
     progress.trial_began(TASK, 1, 2, 90.0)
-    progress.now(Now(phase="load"))
+    progress.now(now(phase="load"))
     progress.trial_ended(record("direct", 3))
     progress.ended("finished: all")
     assert stream.getvalue() == (
@@ -84,8 +90,8 @@ def test_a_terminal_gets_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(progress, LiveProgress)
         progress.began("r", 1)
         progress.trial_began(TASK, 1, 1, None)
-        progress.now(Now(phase="decode", memory_bytes=256 << 20, elapsed_s=1.0))
-        progress.now(Now(phase="too soon to draw", elapsed_s=1.1))
+        progress.now(now(phase="decode", memory_bytes=256 << 20, elapsed_s=1.0))
+        progress.now(now(phase="too soon to draw", elapsed_s=1.1))
         progress.trial_ended(record("[bold]direct", 3))
         progress.ended("finished: all")
         stream.flush()
