@@ -147,6 +147,7 @@ def test_the_lock_stands_where_all_users_meet(monkeypatch: pytest.MonkeyPatch) -
 
 def test_case_03_signals_set_the_flag_and_nothing_is_raised() -> None:
     """SIGINT, SIGTERM and SIGHUP become a request; a second one is urgent; handlers come back afterwards."""
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     before = signal.getsignal(signal.SIGINT)
     with stopped_by_signals() as stop:
         assert not stop.wait(0)
@@ -156,6 +157,7 @@ def test_case_03_signals_set_the_flag_and_nothing_is_raised() -> None:
         assert (stop.urgent, stop.name) == (True, "SIGINT")
         assert stop.wait(3600)
     assert signal.getsignal(signal.SIGINT) == before
+    signal.signal(signal.SIGHUP, hangup)
 
 
 def test_a_signal_that_was_ignored_stays_ignored() -> None:
