@@ -1,0 +1,1 @@
+"""One module a command: each joins the parts and returns an `Answer`; only cli.py prints."""
