@@ -27,7 +27,7 @@ def markdown(data: RunData, judgement: Judgement, figures: Figures) -> str:
         lambda: _metrics(data, judgement, figures),
         lambda: _failures(judgement),
         lambda: memory_section(data, figures.get("memory")),
-        lambda: conditions.order_section(data),
+        lambda: conditions.order_section(data, judgement),
         lambda: hosts.disturbance_section(data),
         lambda: hosts.host_section(data),
         lambda: _rerun(data),
@@ -150,6 +150,7 @@ def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metri
         _values_table(data, metric),
         _lines(told, sentences.verdict_sentence),
         _lines(refused, lambda verdict: sentences.refusal_text(verdict, rule)),
+        escape(sentences.methods(verdicts)),
         picture(figures, f"intervals-{name}", f"ratio of each pair on {name} with its interval"),
         picture(figures, f"matrix-{name}", f"verdict of each pair on {name}"),
     ]
@@ -157,7 +158,9 @@ def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metri
 
 
 def _lines(verdicts: list[PairVerdict], say: Callable[[PairVerdict], str]) -> str:
-    return "\n".join("- " + escape(" ".join([say(verdict), *verdict.notes])) for verdict in verdicts)
+    return "\n".join(
+        "- " + escape(" ".join([say(verdict), *map(sentences.sentence, verdict.notes)])) for verdict in verdicts
+    )
 
 
 def _figures_table(data: RunData, judgement: Judgement, metric: Metric) -> str:
