@@ -1,4 +1,4 @@
-"""`harness host`: what this host can measure, what it cannot and why; `--prove` shows it with programs of known memory."""
+"""`harness host`: what this host can measure, what it cannot and why; `--prove` shows it with known programs."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ LOOK_EVERY_S: Final = 1.0
 class Cgroup(Protocol):
     """The cgroup of one trial, where there is one: see `harness.run.cgroup.TrialCgroup`."""
 
+    @property
     def enter_paths(self) -> Sequence[str]:
         """Paths of the `cgroup.procs` files, one per hierarchy: a process that writes 0 there joins."""
 

@@ -153,7 +153,7 @@ class Now:
 class TrialResult:
     """What came of a trial. `record`: without values, memory and digest. `log`: what became of the log; its `error`
     tells a full disk, which the arm was not made to feel. `survivors`: processes that could not be ended. `cpu_s`: CPU
-    seconds of the arm's processes as far as they were seen. `max_rss`: ru_maxrss in bytes of those reaped here, by pid.
+    seconds of the arm's processes as far as they were seen. `token`: the trial's.
     """
 
     record: TrialRecord
@@ -162,7 +162,7 @@ class TrialResult:
     log: LogEnd | None
     survivors: tuple[str, ...] = ()
     cpu_s: float | None = None
-    max_rss: Mapping[int, int] = field(default_factory=dict)
+    token: str = ""
 
 
 def run_trial(request: TrialRequest, *, stop: Stop, watch: Callable[[Now], None]) -> TrialResult:
@@ -227,7 +227,7 @@ class _Trial:
         folder = request.owner_dir or owners.state_dir()
         self.owner_file = owners.write_owner(request.token, run=request.run, log=request.log_name, folder=folder)
         self.reaper = Reaper(request.token, cgroup=request.cgroup)
-        procs = list(request.cgroup.enter_paths())[:1] if request.cgroup else []
+        procs = list(request.cgroup.enter_paths)[:1] if request.cgroup else []
         self.keeper = LogKeeper(
             request.log,
             token=request.token,
@@ -248,7 +248,7 @@ class _Trial:
             env=request.environment.variables,
             cwd=str(request.cwd),
             log_fd=self.keeper.write_fd,
-            cgroup=request.cgroup.enter_paths() if request.cgroup else (),
+            cgroup=request.cgroup.enter_paths if request.cgroup else (),
             rlimits=request.rlimits,
         )
         try:
@@ -402,8 +402,8 @@ class _Trial:
             meter=self.meter_record,
             log=self.log,
             survivors=self.survivors,
+            token=request.token,
             cpu_s=reaper.cpu_s if reaper is not None else None,
-            max_rss=dict(reaper.max_rss) if reaper is not None else {},
         )
 
     def _facts(self) -> Facts:
