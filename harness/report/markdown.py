@@ -46,16 +46,18 @@ def _head(data: RunData, judgement: Judgement) -> str:
     facts = [
         f"Run {escape(data.run)}: {ran} {count(data.passes, 'pass', 'passes')}; rule `{asked.rule.value}`"
         + (" (spreads may overlap; judged within passes)." if asked.rule is Rule.PAIRED else "."),
-        _control(asked),
+        _control(asked, judgement),
     ]
     if not judgement.complete:
         facts.append(_incomplete(data))
     notes = [f"- {escape(note)}" for note in dict.fromkeys((*data.notes, *judgement.notes))]
     title = f"# {escape(asked.name)}\n\n> {escape(asked.question)}"
-    return "\n\n".join([title, *facts, *(["\n".join(notes)] if notes else [])])
+    return "\n\n".join([title, *filter(None, facts), *(["\n".join(notes)] if notes else [])])
 
 
-def _control(asked: Experiment) -> str:
+def _control(asked: Experiment, judgement: Judgement) -> str:
+    if asked.control is None and any("control" in note for note in judgement.notes):
+        return ""  # the verdict engine says it already
     if asked.control is None:
         return "No A/A control guards this run: nothing shows that two identical arms would not have been told apart."
     first, second = asked.control
