@@ -167,7 +167,7 @@ def test_thresholds_are_exceeded_only_above_and_only_by_what_is_known(tmp_path: 
 
 
 def test_quota_throttling_heat_and_frequency_come_from_a_real_server(tmp_path: Path) -> None:
-    """A group that was stopped for 2.5 s so far, 448 thermal events in all, CPUs at 2.5 GHz on average: read as that."""
+    """A group stopped for 2.5 s so far, 448 thermal events in all, CPUs at 2.5 GHz on average: read as that."""
     root = machines.write_machine(tmp_path, machines.xeon_8480c())
     found = Counters.read(root)
     assert found.values["quota_throttled_s"] == 2.5
@@ -276,3 +276,9 @@ def test_the_own_process_has_facts() -> None:
     found = engine_facts(os.getpid())
     assert found["threads"] >= 1
     assert found["cpus"]
+
+
+def test_every_counter_is_documented() -> None:
+    """docs/measuring.md explains every counter that an experiment may set a threshold for."""
+    text = (Path(__file__).parent.parent / "docs" / "measuring.md").read_text()
+    assert [name for name in DISTURBANCE_COUNTERS if f"`{name}`" not in text] == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.run.counters import Counters
 from harness.run.facts import format_cpu_list, parse_cpu_list
-from harness.run.host import fingerprint
+from harness.run.host import conditions, fingerprint
 from harness.run.host_report import abilities, host_json, host_lines
 from harness.testing import machines
 
@@ -73,6 +73,16 @@ def test_case_49_allowed_cpus_are_recorded_beside_those_online(xeon: Path) -> No
     assert (host["allowed_cpus"], host["cpu"]["online"]) == ("0-31", "0-223")
     advice = abilities(host, Counters(at=0.0)).advice
     assert any('VLLM_CPU_OMP_THREADS_BIND: "0-31"' in item.do for item in advice)
+
+
+def test_claims_ask_for_cores_that_the_run_may_use(xeon: Path, tmp_path: Path) -> None:
+    """CPUs 0-15 and their siblings 112-127 are 16 cores, not 32 and not 112; where siblings are hidden, unknown."""
+    allowed = tuple(range(16)) + tuple(range(112, 128))
+    found = conditions(fingerprint(xeon, here=machines.here(allowed=allowed)))
+    assert (found["cores"], found["thp"], found["model"]) == (16, "always", "Intel(R) Xeon(R) Platinum 8480C")
+    assert "amx_tile" in found["cpu_flags"]
+    root = machines.write_machine(tmp_path, machines.sandbox())
+    assert conditions(fingerprint(root, here=machines.here()))["cores"] is None
 
 
 def test_case_34_huge_page_mode_is_recorded_and_always_is_advised_against(xeon: Path) -> None:

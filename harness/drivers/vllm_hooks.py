@@ -57,10 +57,11 @@ class Worker(CPUWorker):  # type: ignore[misc]  # vLLM publishes no types here
         import torch
 
         model = self.model_runner.get_model()
+        modules = _modules(model)
         return {
             "pid": os.getpid(),
-            "method": _method(self.vllm_config),
-            "modules": _modules(model),
+            "method": _method(self.vllm_config, modules),
+            "modules": modules,
             "attention": _attention(self.vllm_config),
             "own": _own_engagement(self.vllm_config, model),
             "threads": torch.get_num_threads(),
@@ -73,9 +74,13 @@ class Worker(CPUWorker):  # type: ignore[misc]  # vLLM publishes no types here
         }
 
 
-def _method(config: Any) -> str:
-    quantization = config.quant_config
-    return "unquantized" if quantization is None else str(quantization.get_name())
+def _method(config: Any, modules: dict[str, int]) -> str:
+    """The quantization method that serves at least one weight: a method that was asked for and left every module to
+    the stock code is "unquantized" (vLLM says nothing when `awq` finds no packed weights in a checkpoint).
+    """
+    methods = [name for name in modules if ":" not in name]
+    used = any(not name.startswith("Unquantized") and "KVCache" not in name for name in methods)
+    return str(config.quant_config.get_name()) if config.quant_config is not None and used else "unquantized"
 
 
 def _modules(model: Any) -> dict[str, int]:

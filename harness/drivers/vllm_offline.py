@@ -140,8 +140,7 @@ class Requests:
         took, made = len(output.prompt_token_ids), len(output.outputs[0].token_ids)
         if (took, made) != (tokens_in, tokens_out):
             raise WrongOutputError(
-                f"{phase} {index}: asked for {tokens_in} tokens in and {tokens_out} out, the engine took {took} and made"
-                f" {made}"
+                f"{phase} {index}: asked for {tokens_in} tokens in and {tokens_out} out, took {took} and made {made}"
             )
         if cached := getattr(output, "num_cached_tokens", 0):
             raise WrongOutputError(

@@ -137,7 +137,8 @@ class Now:
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
     """What came of a trial. `record`: without values, memory and digest. `log`: what became of the log; its `error`
-    tells a full disk, which the arm was not made to feel. `survivors`: processes that could not be ended.
+    tells a full disk, which the arm was not made to feel. `survivors`: processes that could not be ended. `cpu_s`: CPU
+    seconds of the arm's processes as far as they were seen. `max_rss`: ru_maxrss in bytes of those reaped here, by pid.
     """
 
     record: TrialRecord
@@ -145,6 +146,8 @@ class TrialResult:
     meter: Any | None
     log: LogEnd | None
     survivors: tuple[str, ...] = ()
+    cpu_s: float | None = None
+    max_rss: Mapping[int, int] = field(default_factory=dict)
 
 
 def run_trial(request: TrialRequest, *, stop: Stop, watch: Callable[[Now], None]) -> TrialResult:
@@ -369,7 +372,13 @@ class _Trial:
             notes=(*ending.notes(facts), *self._notes()),
         )
         return TrialResult(
-            record=record, events=self.events, meter=self.meter_record, log=self.log, survivors=self.survivors
+            record=record,
+            events=self.events,
+            meter=self.meter_record,
+            log=self.log,
+            survivors=self.survivors,
+            cpu_s=reaper.cpu_s if reaper is not None else None,
+            max_rss=dict(reaper.max_rss) if reaper is not None else {},
         )
 
     def _facts(self) -> Facts:
