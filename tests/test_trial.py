@@ -6,16 +6,19 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trials
 
 from harness.experiment.types import Limits
 from harness.records import Reason
+from harness.run import cgroup
 from harness.run.keeper import Log
-from harness.run.trial import MeterTarget, Now, TrialResult, run_trial
+from harness.run.trial import Now, TrialResult, run_trial
 from harness.testing import fake_arm
 from harness.testing.arms import ARMS, main
 
@@ -329,20 +332,24 @@ def test_engines_exception_and_phase_give_the_reason(tmp_path: Path, args: tuple
 
 @dataclass(frozen=True)
 class _Meter:
-    """A meter and its record in one."""
+    """A meter, its reading and its record in one."""
 
     lost: str | None = None
+    rss_anon: int = 123456
 
-    def latest(self) -> int:
-        return 123456
+    def latest(self) -> _Meter:
+        return self
 
     def stop(self) -> _Meter:
+        return self
+
+    def with_max_rss(self, _max_rss: Mapping[int, int]) -> _Meter:
         return self
 
 
 def test_last_memory_sample_stands_in_the_failure(tmp_path: Path) -> None:
     """A failure says what the tree held when it was last sampled."""
-    result = trials.run(tmp_path, fake_arm("die", 3), start_meter=lambda _target: _Meter())
+    result = trials.run(tmp_path, fake_arm("die", 3), start_meter=lambda **_: _Meter())
     assert result.record.failure is not None
     assert result.record.failure.last_memory_bytes == 123456
 
@@ -350,8 +357,8 @@ def test_last_memory_sample_stands_in_the_failure(tmp_path: Path) -> None:
 def test_meter_that_dies_fails_the_good_trial(tmp_path: Path) -> None:
     """A trial whose meter was lost is `meter_lost`, with the reason; a bad ending stands before it."""
     lost = _Meter("sampler died at t=3 s")
-    good = trials.run(tmp_path / "a", fake_arm("ok", 0), start_meter=lambda _target: lost)
-    bad = trials.run(tmp_path / "b", fake_arm("die", 3), start_meter=lambda _target: lost)
+    good = trials.run(tmp_path / "a", fake_arm("ok", 0), start_meter=lambda **_: lost)
+    bad = trials.run(tmp_path / "b", fake_arm("die", 3), start_meter=lambda **_: lost)
     assert good.record.failure is not None
     assert (good.record.failure.reason, good.record.failure.evidence) == (Reason.METER_LOST, "sampler died at t=3 s")
     assert _reason(bad) == Reason.NONZERO_EXIT
@@ -360,7 +367,7 @@ def test_meter_that_dies_fails_the_good_trial(tmp_path: Path) -> None:
 def test_meter_that_cannot_start_costs_the_trial_and_not_the_run(tmp_path: Path) -> None:
     """A meter that raises is `meter_lost`; the arm still ran to its end and nothing of it is left."""
 
-    def broken(_target: MeterTarget) -> _Meter:
+    def broken(**_: Any) -> _Meter:
         raise RuntimeError("this host cannot measure RssAnon")
 
     result = trials.run(tmp_path, fake_arm("ok", 0), start_meter=broken)
@@ -435,3 +442,17 @@ def test_every_fake_arm_is_listed_with_what_it_does(capsys: pytest.CaptureFixtur
     listed = capsys.readouterr().out
     assert all(name in listed and arm.__doc__ for name, arm in ARMS.items())
     assert main(["no-such-arm"]) == 2
+
+
+def test_case_22_kill_by_the_memory_limit_is_out_of_memory(tmp_path: Path) -> None:
+    """An arm that outgrows its cgroup's limit is `out_of_memory` on the cgroup's own count, not a mere SIGKILL."""
+    backend = cgroup.probe()
+    if backend.parent is None:
+        pytest.skip(f"no memory cgroup here: {backend.why}")
+    group = cgroup.create(backend, "test-oom", 64 * 2**20)
+    try:
+        failure = trials.run(tmp_path, fake_arm("spike", 50, 200, 30, 1), cgroup=group).record.failure
+    finally:
+        group.remove()
+    assert failure is not None
+    assert (failure.reason, failure.killed_by) == (Reason.OUT_OF_MEMORY, "kernel")
