@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.commands.answer import CommandError, Exit
 from harness.commands.project import Project
@@ -14,6 +12,7 @@ from harness.records import TrialRecord
 from harness.report.data import Curve, RunData
 from harness.report.terminal import verdict_table
 from harness.run.files import StoreError
+from harness.run.host import conditions
 from harness.run.store import RunFolder, UnknownRunError
 from harness.verdict import judge
 from harness.verdict.types import ClaimVerdict, Judgement
@@ -74,13 +73,7 @@ def judged(folder: RunFolder, project: Project) -> Judged:
         folder=shown(folder.path, project),
         notes=recorded.notes,
     )
-    return Judged(folder, data, judge(head.experiment, recorded.records, claim_host(host)))
-
-
-def claim_host(host: Mapping[str, Any]) -> dict[str, Any]:
-    """What claims may ask of a host: its instruction sets and its number of cores."""
-    cpu = host.get("cpu") or {}
-    return {"cpu_flags": cpu.get("flags"), "cores": cpu.get("cores") or cpu.get("threads")}
+    return Judged(folder, data, judge(head.experiment, recorded.records, conditions(host) if host else {}))
 
 
 def samples(folder: RunFolder, record: TrialRecord) -> Curve:
