@@ -16,6 +16,7 @@ CLOCK_MONOTONIC nanoseconds. A process is named by its index of discovery. `V` i
     C t,usage,mark,anon,file,shmem,reset   the cgroup's own figures in bytes, -1 where it has none
     S t,pss_anon,huge,unknown         sums over the tree from smaps_rollup, at settled
     U count                           pids given out since the last tick that nobody could account for
+    O index                           a process that is not in the trial's cgroup
     L text                            something was lost
     E json                            the end: `MeterCost`
 """
@@ -158,6 +159,7 @@ class MeterCost:
 class MeterLog:
     """Everything the meter recorded of one trial. `ticks`: time of each sample, seconds. `lost`: why it is incomplete.
     `unaccounted`: ticks before which some process may have lived and died unseen, with the number of pids.
+    `outside`: processes that were not in the trial's cgroup.
     """
 
     host: MeterHost
@@ -168,6 +170,7 @@ class MeterLog:
     cgroup: tuple[CgroupReading, ...] = ()
     pss: tuple[PssReading, ...] = ()
     unaccounted: Mapping[int, int] = field(default_factory=dict)
+    outside: frozenset[int] = frozenset()
     cost: MeterCost = MeterCost()
     lost: str | None = None
     samples_path: str | None = None
@@ -206,6 +209,7 @@ class _Reader:
         self.cgroup: list[CgroupReading] = []
         self.pss: list[PssReading] = []
         self.unaccounted: dict[int, int] = {}
+        self.outside: set[int] = set()
         self.losses: list[str] = []
         self.cost: MeterCost | None = None
 
@@ -225,6 +229,7 @@ class _Reader:
             cgroup=tuple(self.cgroup),
             pss=tuple(self.pss),
             unaccounted=self.unaccounted,
+            outside=frozenset(self.outside),
             cost=self.cost or MeterCost(ticks=len(self.ticks)),
             lost="; ".join(dict.fromkeys(self.losses)) or None,
         )
@@ -295,6 +300,9 @@ class _Reader:
 
     def _u(self, rest: str) -> None:
         self.unaccounted[self._tick] = self.unaccounted.get(self._tick, 0) + int(rest)
+
+    def _o(self, rest: str) -> None:
+        self.outside.add(int(rest))
 
     def _l(self, rest: str) -> None:
         self.losses.append(rest)

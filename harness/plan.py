@@ -25,7 +25,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
     """One trial to run. `ordinal`: from 1, in order. `pass_number`: from 1, 0 for priming. `position`: within its pass,
-    from 1 (priming counts through). `attempt`: from 1; more for a pass that is run again.
+    from 1 (priming counts through). A pass that is run again is the same planned trials, attempted anew.
     """
 
     ordinal: int
@@ -33,7 +33,6 @@ class PlannedTrial:
     pass_number: int
     position: int
     priming: bool = False
-    attempt: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,7 @@ class Plan:
 
     @property
     def passes(self) -> int:
-        """Number of passes, repetitions not counted."""
+        """Number of passes."""
         return max((trial.pass_number for trial in self.trials), default=0)
 
 
@@ -70,41 +69,26 @@ def extend(plan: Plan, experiment: Experiment, passes: int) -> Plan:
     return replace(plan, trials=tuple(trials), notes=_notes(len(plan.arms), plan.passes + passes))
 
 
-def repeat_pass(plan: Plan, pass_number: int) -> Plan:
-    """The plan with that pass once more at its end: the same order, so that positions stay balanced, next attempt."""
-    last = max((trial.attempt for trial in plan.trials if trial.pass_number == pass_number), default=0)
-    if pass_number < 1 or last == 0:
-        raise ValueError(f"no pass {pass_number} in a plan of {plan.passes} passes; name one of those")
-    trials = list(plan.trials)
-    for trial in plan.trials:
-        if trial.pass_number == pass_number and trial.attempt == last:
-            trials.append(replace(trial, ordinal=len(trials) + 1, attempt=last + 1))
-    return replace(plan, trials=tuple(trials))
-
-
 def positions(plan: Plan) -> dict[str, dict[int, int]]:
-    """For each arm, how many first attempts of passes have it at each position."""
+    """For each arm, how many passes have it at each position."""
     found = {arm: dict.fromkeys(range(1, len(plan.arms) + 1), 0) for arm in plan.arms}
     for trial in plan.trials:
-        if trial.pass_number > 0 and trial.attempt == 1:
+        if trial.pass_number > 0:
             found[trial.arm][trial.position] += 1
     return found
 
 
 def schedule_text(plan: Plan) -> str:
-    """The order as one letter a trial: `abba`, `abc bca cab`, `(ab) abba`; priming in brackets, `*` before a repeated
-    pass. Names of one letter stand for themselves, others are a, b, c in the file's order. Two arms are written two
-    passes a word.
+    """The order as one letter a trial: `abba`, `abc bca cab`, `(ab) abba`; priming in brackets. Names of one letter
+    stand for themselves, others are a, b, c in the file's order. Two arms are written two passes a word.
     """
     single = all(len(arm) == 1 for arm in plan.arms)
     letter = {arm: arm if single else _LETTERS[index % 26] + "'" * (index // 26) for index, arm in enumerate(plan.arms)}
     words = []
-    for (number, attempt), group in groupby(plan.trials, key=lambda trial: (trial.pass_number, trial.attempt)):
+    for number, group in groupby(plan.trials, key=lambda trial: trial.pass_number):
         word = "".join(letter[trial.arm] for trial in group)
         if number == 0:
             words.append(f"({word})")
-        elif attempt > 1:
-            words.append(f"*{word}")
         elif len(plan.arms) == 2 and number % 2 == 0 and words:
             words[-1] += word
         else:

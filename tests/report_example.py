@@ -285,6 +285,8 @@ def judgement(run: RunData) -> Judgement:
         tie_groups={
             "prefill_tokens_per_s": ((names[0],), (names[1], names[2]), (names[3],)),
             "settled_rss_anon": ((names[1], names[2], names[3]), (names[0],)),
-        },
+        }
+        if len(names) == len(NAMES)
+        else {},
         complete=True,
     )  # fmt: skip

@@ -255,6 +255,7 @@ def test_case_18_every_unknown_key_is_listed_with_a_near_match() -> None:
         ("workload: {decode: {prompt_tokens: 1, new_tokens: 1}}\n", "out of range"),
         ("workload: {prefill: {repeats: 1}}\n", "`prompt_tokens` is missing"),
         ("precision: 200%\n", "less than 1"),
+        ("precision: {target: 2%, max_passes: 2}\n", "fewer than the 3"),
         ("seed: -1\n", "out of range"),
         ("claims: [{id: a, metric: wall_s, arm: c, versus: b, expect: ratio > 1}]\n", "no arm `c`"),
         ("claims: [{id: a, metric: wall_s, arm: a, expect: ratio > 1}]\n", "`versus` is missing"),

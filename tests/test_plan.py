@@ -9,17 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.experiment.types import Arm, Experiment
-from harness.plan import (
-    Expected,
-    Plan,
-    UnknownTime,
-    expected_seconds,
-    extend,
-    make_plan,
-    positions,
-    repeat_pass,
-    schedule_text,
-)
+from harness.plan import Expected, Plan, UnknownTime, expected_seconds, extend, make_plan, positions, schedule_text
 
 
 def experiment(names: str, passes: int, priming: int = 0) -> Experiment:
@@ -107,17 +97,10 @@ def test_priming_comes_first_sweep_by_sweep() -> None:
     assert not any(trial.priming for trial in plan.trials[3:])
 
 
-def test_a_repeated_pass_keeps_its_order_and_counts_its_attempts() -> None:
-    """The whole pass again, at the end, positions as before."""
-    asked = experiment("abc", 3)
-    plan = repeat_pass(repeat_pass(make_plan(asked, 1), 2), 2)
-    second = words(make_plan(asked, 1))[1]
-    assert schedule_text(plan) == f"{schedule_text(make_plan(asked, 1))} *{second} *{second}"
-    assert [trial.attempt for trial in plan.trials[-6:]] == [2, 2, 2, 3, 3, 3]
-    assert plan.passes == 3
-    assert extend(plan, asked, 1).trials[-1].pass_number == 4
-    with pytest.raises(ValueError, match="no pass 9"):
-        repeat_pass(plan, 9)
+def test_more_passes_need_the_same_arms() -> None:
+    """A plan is extended for its own experiment only."""
+    with pytest.raises(ValueError, match="plan anew"):
+        extend(make_plan(experiment("abc", 3), 1), experiment("ab", 3), 1)
 
 
 def test_seeds_matter() -> None:

@@ -28,6 +28,7 @@ def cross_check(values: Mapping[str, Any], reader: Reader) -> None:
     metrics = _check_metrics(values, reader)
     _check_needs(values, metrics, reader)
     _check_margins(values, metrics, reader)
+    _check_precision(values, reader)
     _check_claims(values, _with_control(values, names), metrics, reader)
     for path, expect in _expectations(values):
         if "signal" in expect and expect.get("failure") != "signal":
@@ -149,8 +150,8 @@ def _check_metrics(values: Mapping[str, Any], reader: Reader) -> dict[str, Metri
     for index, entry in enumerate(values.get("metrics") or ()):
         path: Path = ("metrics", index)
         if isinstance(entry, str) and entry not in REGISTRY:
-            define = f"; or define it: {{name: {entry}, unit: s, better: lower}}"
-            reader.report(path, f"no metric `{entry}`; {near(entry, REGISTRY)}{define}")
+            define = f"define it: {{name: {entry}, unit: s, better: lower}}"
+            reader.report(path, f"no metric `{entry}`; {near(entry, REGISTRY)} Or {define}")
         metric = metric_of(entry)
         if metric is None:
             continue
@@ -182,6 +183,13 @@ def _check_margins(values: Mapping[str, Any], metrics: Mapping[str, Metric], rea
     for name in values.get("margins") or {}:
         if name not in metrics and metrics:
             reader.report(("margins", name), f"no metric `{name}` is measured here; {near(name, metrics)}")
+
+
+def _check_precision(values: Mapping[str, Any], reader: Reader) -> None:
+    precision, passes = values.get("precision"), values.get("passes")
+    most = precision.get("max_passes") if isinstance(precision, dict) else None
+    if most is not None and passes is not None and most < passes:
+        reader.report(("precision", "max_passes"), f"`{most}` is fewer than the {passes} `passes` asked for anyway")
 
 
 def _check_claims(

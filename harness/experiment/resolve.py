@@ -145,6 +145,6 @@ def _precision(given: float | Mapping[str, Any] | None, passes: int) -> Precisio
     asked: Mapping[str, Any] = given if isinstance(given, Mapping) else {"target": given}
     return Precision(
         target=asked["target"],
-        max_passes=max(asked.get("max_passes", PRECISION_FACTOR * passes), passes),
+        max_passes=asked.get("max_passes", PRECISION_FACTOR * passes),
         budget_s=asked.get("budget", PRECISION_BUDGET_S),
     )

@@ -5,112 +5,29 @@ Validation (resolve.py), `harness schema` and docs/experiment.md all follow this
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
-from urllib.parse import quote
 
 from harness import units
-from harness.experiment.kinds import (
-    INVALID,
-    ByShape,
-    Choice,
-    Free,
-    Invalid,
-    Key,
-    Kind,
-    ListOf,
-    MapOf,
-    Quantity,
-    Reader,
-    Record,
-    Text,
-    Whole,
+from harness.experiment.kinds import Choice, Kind, Quantity, Text, Whole
+from harness.experiment.shapes import ByShape, Free, Key, ListOf, MapOf, Record
+from harness.experiment.special import Cores, CountOrBound, Isa
+from harness.experiment.vocabulary import (
+    DISTURBANCE_COUNTERS,
+    ENGINES,
+    MAX_PASSES,
+    OTHER_LIMITS,
+    PHASES,
+    SIGNALS,
+    arm_name,
+    counter_name,
+    label,
+    limit_name,
+    variable,
 )
-from harness.experiment.problems import Path, near
-from harness.experiment.source import Node
 
-#: Drivers that an experiment may name.
-ENGINES: Final = ("vllm", "command")
-#: Phases that the project's own drivers report; programs of `command` arms may have others.
-PHASES: Final = (
-    "import",
-    "load",
-    "compile",
-    "warm-up",
-    "prefill",
-    "decode",
-    "context",
-    "quality",
-    "settle",
-    "trim",
-    "shutdown",
-)
-#: Limits that are no phase.
-OTHER_LIMITS: Final = ("trial", "stall", "exit")
-#: Words that people try for the limit of the whole trial; none may pass as the name of a phase that never comes.
-_MEANT_TRIAL: Final = frozenset({"timeout", "timeout_s", "time", "total", "wall", "wall_s", "max", "limit", "seconds"})
-#: Counters that `disturbance` may bound: what the host did to a trial, unit in the name (harness/run/disturbance.py).
-DISTURBANCE_COUNTERS: Final = (
-    "steal_s",
-    "steal_fraction",
-    "foreign_cpu_s",
-    "foreign_cpu_fraction",
-    "psi_cpu_some_s",
-    "psi_memory_some_s",
-    "psi_io_some_s",
-    "major_faults",
-    "swap_in_bytes",
-    "swap_out_bytes",
-    "throttle_events",
-    "load_1min",
-)
-#: Signals that may be declared to end an arm: those of signal(7) whose default action ends a process.
-SIGNALS: Final = (
-    *("SIGABRT", "SIGALRM", "SIGBUS", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGKILL", "SIGPIPE", "SIGPROF"),
-    *("SIGPWR", "SIGQUIT", "SIGSEGV", "SIGSYS", "SIGTERM", "SIGTRAP", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGXCPU"),
-    "SIGXFSZ",
-)
-#: Variables through which the harness and a driver find each other.
-RESERVED_ENV: Final = ("HARNESS_EVENTS", "HARNESS_WORKLOAD", "HARNESS_TRIAL")
-#: Longest arm name once quoted for the file system: `logs/0001-<name>.workload.json` must stay under 255 bytes.
-MAX_QUOTED_NAME: Final = 120
-MAX_PASSES: Final = 10_000
-
-
-def _arm_name(name: str) -> str:
-    if not name.strip() or name != name.strip() or not name.isprintable():
-        return "an arm's name is printable text without blanks around it"
-    if name in {".", ".."}:
-        return "an arm's name names files, so it is neither . nor .."
-    if len(quote(name, safe="")) > MAX_QUOTED_NAME:
-        return f"an arm's name has at most {MAX_QUOTED_NAME} characters, percent-quoted for the file system"
-    return ""
-
-
-def _variable(name: str) -> str:
-    if name in RESERVED_ENV:
-        return f"`{name}` is set by the harness for every trial; take it out"
-    return "" if name and "=" not in name else "a variable's name is not empty and holds no ="
-
-
-def _label(name: str) -> str:
-    return "" if name.isprintable() and len(name) <= 80 and name == name.strip() else "up to 80 printable characters"
-
-
-def _limit_name(name: str) -> str:
-    if name in _MEANT_TRIAL:
-        return f"`{name}` is no phase; did you mean `trial`, the limit of the whole trial?"
-    known = (*PHASES, *OTHER_LIMITS)
-    hint = near(name, known)
-    if name not in known and hint.startswith("did you mean"):
-        return f"no phase or limit `{name}`; {hint}"
-    return ""
-
-
-def _bound(text: str) -> str:
-    return "" if re.fullmatch(r"(==|>=|<=|>|<)\s*[0-9]{1,15}", text.strip()) else 'a count, or a bound such as "> 0"'
+__all__ = ["DISTURBANCE_COUNTERS", "experiment", "json_schema", "workload_defaults"]
 
 
 def _reasons() -> tuple[str, ...]:
@@ -139,65 +56,6 @@ def _threshold(counter: str) -> Kind:
     return next((kind for end, kind in _AMOUNT.items() if counter.endswith(end)), _COUNT)
 
 
-def _counter_name(name: str) -> str:
-    return "" if name in DISTURBANCE_COUNTERS else f"no counter `{name}`; {near(name, DISTURBANCE_COUNTERS)}"
-
-
-class _CountOrBound:
-    """A count, or a bound on one as text."""
-
-    def read(self, node: Node, path: Path, reader: Reader) -> int | str | Invalid:
-        """An int, or text such as `> 0`."""
-        from harness.experiment.source import Scalar, Written
-
-        if isinstance(node, Scalar) and node.written is not Written.TEXT:
-            return Whole(0, 10**15).read(node, path, reader)
-        return Text('a count, or a bound such as "> 0"', check=_bound).read(node, path, reader)
-
-    def schema(self) -> dict[str, Any]:
-        """An integer or a string."""
-        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^(==|>=|<=|>|<)\s*\d+$"}]}
-
-
-class _Cores:
-    """`32`, or `">= 32"`: at least so many."""
-
-    def read(self, node: Node, path: Path, reader: Reader) -> int | Invalid:
-        """The least number of cores."""
-        from harness.experiment.source import Scalar, Written
-
-        if isinstance(node, Scalar) and node.written is Written.TEXT:
-            match = re.fullmatch(r">=\s*([0-9]{1,6})", node.text.strip())
-            if match:
-                return int(match.group(1))
-            message = f'a least number of cores is wanted, 32 or ">= 32", and `{node.text}` is none'
-            return reader.report(path, message, node.mark)
-        return Whole(1, 10**6).read(node, path, reader)
-
-    def schema(self) -> dict[str, Any]:
-        """An integer or a string."""
-        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^>=\s*\d+$"}]}
-
-
-class _Isa:
-    """One instruction set or a list of them, as /proc/cpuinfo spells its flags."""
-
-    def read(self, node: Node, path: Path, reader: Reader) -> list[str] | Invalid:
-        """The names."""
-        from harness.experiment.source import Scalar
-
-        one = Text("an instruction set")
-        if isinstance(node, Scalar):
-            name = one.read(node, path, reader)
-            return name if isinstance(name, Invalid) else [name]
-        names = ListOf(one, least=1, what="a list of instruction sets", example="[amx_tile]").read(node, path, reader)
-        return INVALID if isinstance(names, Invalid) or INVALID in names else names
-
-    def schema(self) -> dict[str, Any]:
-        """A string or an array of them."""
-        return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
-
-
 def _whole(low: int = 1, high: int = 10**7) -> Whole:
     return Whole(low, high)
 
@@ -205,9 +63,9 @@ def _whole(low: int = 1, high: int = 10**7) -> Whole:
 @cache
 def experiment() -> Record:
     """The whole file."""
-    env = MapOf(Text("an environment variable's text", empty=True), what="variables", key=_variable)
+    env = MapOf(Text("an environment variable's text", empty=True), what="variables", key=variable)
     args = MapOf(Free(), what="engine arguments")
-    counts = MapOf(_CountOrBound(), what="counts by name")
+    counts = MapOf(CountOrBound(), what="counts by name")
     command = ListOf(
         Text("an argument", numbers=True, empty=True),
         least=1,
@@ -251,8 +109,8 @@ def experiment() -> Record:
     metric = Record(
         "a metric",
         (
-            Key("name", Text("a name", check=_label), "Name of the metric event.", required=True),
-            Key("unit", Text("a unit", check=_label), "Unit of the reported value, such as s or B.", required=True),
+            Key("name", Text("a name", check=label), "Name of the metric event.", required=True),
+            Key("unit", Text("a unit", check=label), "Unit of the reported value, such as s or B.", required=True),
             Key("better", Choice("direction", lambda: ("lower", "higher")), "lower or higher.", required=True),
             Key(
                 "resolution",
@@ -274,7 +132,7 @@ def experiment() -> Record:
     claim = Record(
         "a claim",
         (
-            Key("id", Text("a name", check=_label), "Short name, unique in the file.", required=True),
+            Key("id", Text("a name", check=label), "Short name, unique in the file.", required=True),
             Key("metric", Text("a metric"), "One of the file's metrics.", required=True),
             Key("arm", Text("an arm"), "The arm that the claim is about.", required=True),
             Key("versus", Text("an arm"), "The arm it is compared with.", default="the baseline"),
@@ -290,8 +148,8 @@ def experiment() -> Record:
                 Record(
                     "host",
                     (
-                        Key("isa", _Isa(), "Instruction sets the host must have, as /proc/cpuinfo names them."),
-                        Key("cores", _Cores(), 'Least number of cores: 32 or `">= 32"`.'),
+                        Key("isa", Isa(), "Instruction sets the host must have, as /proc/cpuinfo names them."),
+                        Key("cores", Cores(), 'Least number of cores: 32 or `">= 32"`.'),
                     ),
                 ),
                 "What the host must have for the claim to be judged at all.",
@@ -320,7 +178,7 @@ def experiment() -> Record:
                 "Which engines, and what their arms share.",
                 required=True,
             ),
-            Key("arms", MapOf(arm, what="a map of arms", key=_arm_name, least=1), "The arms.", required=True),
+            Key("arms", MapOf(arm, what="a map of arms", key=arm_name, least=1), "The arms.", required=True),
             Key(
                 "metrics",
                 ListOf(ByShape(Text("a metric"), metric), least=1, what="a list of metrics", example="[wall_s]"),
@@ -358,7 +216,7 @@ def experiment() -> Record:
                 MapOf(
                     _COUNT,
                     what="thresholds by counter",
-                    key=_counter_name,
+                    key=counter_name,
                     by_key=_threshold,
                     names=DISTURBANCE_COUNTERS,
                 ),
@@ -368,7 +226,7 @@ def experiment() -> Record:
             Key("repeat_passes", _whole(0, 1000), "Most repetitions of spoilt passes.", default="0", value=0),
             Key(
                 "limits",
-                MapOf(_SECONDS, what="limits", key=_limit_name, names=(*PHASES, *OTHER_LIMITS)),
+                MapOf(_SECONDS, what="limits", key=limit_name, names=(*PHASES, *OTHER_LIMITS)),
                 "Longest time by phase, and `trial`, `stall` (no sign of progress), `exit` (after `done`).",
                 default="trial 30 min, stall 5 min, exit 1 min, phases none",
             ),

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 from harness.events import Events
 from harness.experiment.types import Arm, Expectation, Experiment
 from harness.measure.engagement import mismatches
 from harness.measure.extract import extract
+from harness.measure.memory import memory_record
 from harness.measure.readings import Bad, Lost, Reading
 from harness.measure.speed import drift
+from harness.meterlog import MeterLog
 from harness.records import Disturbance, Failure, MemoryRecord, Reason, TrialRecord, Value
 
 
-def evaluate(experiment: Experiment, record: TrialRecord, events: Events, meter: Any | None) -> TrialRecord:
+def evaluate(experiment: Experiment, record: TrialRecord, events: Events, meter: MeterLog | None) -> TrialRecord:
     """The record with values, memory and the last word on its failure. `meter`: the meter's log, None without one.
 
     A trial that failed keeps no values, whatever it printed before. One that ended well fails all the same as
@@ -81,9 +82,8 @@ def _failure(
     return None
 
 
-def _memory(meter: Any, events: Events) -> MemoryRecord:
-    memory: MemoryRecord = import_module("harness.measure.memory").memory_record(meter, events.phases, events)
-    return memory
+def _memory(meter: MeterLog, events: Events) -> MemoryRecord:
+    return memory_record(meter, events)
 
 
 def _work(events: Events) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from harness.measure.quality import perplexity
 from harness.measure.readings import Bad, Lost, NotReached, Reading, collapse, reported
 from harness.measure.speed import decode, phase_seconds, prefill
 from harness.metrics import Metric
-from harness.records import MemoryRecord, TrialRecord
+from harness.records import MemoryRecord, TrialRecord, Value
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ def extract(metric: Metric, experiment: Experiment, record: TrialRecord, events:
     """One metric of one trial that ended well: its value, or why there is none."""
     source = _SOURCES.get(metric.name)
     trial = _Trial(experiment.workload, record, events)
-    return source(metric, trial) if source is not None else reported(metric, events)
+    found = source(metric, trial) if source is not None else reported(metric, events)
+    return replace(found, unit=metric.unit) if isinstance(found, Value) else found
 
 
 def _perplexity(metric: Metric, trial: _Trial) -> Reading:

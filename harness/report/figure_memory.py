@@ -66,7 +66,7 @@ def _panel(
     axes: Axes, name: str, records: Sequence[TrialRecord], curves: dict[int, Curve], *, scale: tuple[float, str]
 ) -> None:
     divisor, unit = scale
-    axes.set_title(canvas.label(name, 40), fontsize=10)
+    axes.set_title(canvas.label(name, 26), fontsize=10)
     axes.grid(visible=True, axis="y")
     if not records:
         axes.text(0.5, 0.5, "no samples", transform=axes.transAxes, ha="center", va="center", color="#555555")

@@ -136,7 +136,7 @@ def draw_matrix(metric: Metric, verdicts: Sequence[PairVerdict], names: Sequence
         from matplotlib.patches import Rectangle
 
         cell = max(0.85, min(1.45, 7.4 / size))
-        made = canvas.figure(1.7 + max(cell * size, 3.4), 1.1 + 0.56 * cell * size)
+        made = canvas.figure(max(7.2, 1.7 + cell * size), 1.1 + 0.56 * cell * size)
         axes = made.add_subplot()
         for row, first in enumerate(names):
             for column, second in enumerate(names):

@@ -25,7 +25,7 @@ def draw_values(data: RunData, metric: Metric, path: Path) -> bool:
         return False
     with canvas.style():
         divisor, unit = scale_for(metric.unit, max(every, key=abs))
-        made = canvas.figure(max(4.5, min(canvas.WIDTH, 1.6 + 1.5 * len(columns))), 4.0)
+        made = canvas.figure(max(6.4, min(canvas.WIDTH, 1.6 + 1.5 * len(columns))), 4.0)
         axes = made.add_subplot()
         low, high = min(every) / divisor, max(every) / divisor
         room = (high - low or abs(high) or 1.0) * 0.09

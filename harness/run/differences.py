@@ -20,6 +20,7 @@ _HOST_CONDITIONS = {
     "cpu.turbo": "turbo",
     "cpu.min_hz": "least frequency allowed",
     "cpu.max_hz": "largest frequency allowed",
+    "usable_cores": "cores this process may use",
     "allowed_cpus": "CPUs this process may use",
     "memory.page_bytes": "page size",
     "memory.thp": "transparent huge pages",

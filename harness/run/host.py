@@ -11,13 +11,14 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.experiment.types import digest
 from harness.run.facts import Facts, format_cpu_list, parse_cpu_list
-from harness.run.host_cpu import cpu_facts
+from harness.run.host_cpu import core_siblings, cpu_facts
 from harness.run.host_limits import cgroup_facts, memory_facts, numa_facts
 
 #: Version of the fingerprint's shape.
@@ -87,6 +88,7 @@ def fingerprint(root: Path = Path("/"), *, here: Here | None = None) -> dict[str
         "machine": _machine(facts),
         "cpu": cpu,
         "allowed_cpus": format_cpu_list(here.allowed_cpus),
+        "usable_cores": facts.known("usable_cores", _usable_cores(facts, here, cpu), "the number of cores is unknown"),
         "memory": memory_facts(facts, here.page_bytes),
         "numa": numa_facts(facts),
         "cgroup": cgroup_facts(facts),
@@ -94,6 +96,35 @@ def fingerprint(root: Path = Path("/"), *, here: Here | None = None) -> dict[str
         "software": _software(facts, here),
     }
     return {**found, "missing": dict(sorted(facts.missing.items()))}
+
+
+def conditions(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat names by which a claim may ask for a host (`host: {isa: amx_bf16, cores: 32}`), of a fingerprint.
+
+    `cores` are those that the run may use, not those that the host has: a claim for 32 cores holds on 32 of 112.
+    """
+    cpu, memory = found["cpu"], found["memory"]
+    return {
+        "host_id": found["host_id"],
+        "cpu_flags": cpu["flags"],
+        "cores": found["usable_cores"],
+        **{name: cpu[name] for name in ("architecture", "vendor", "model", "threads", "sockets", "smt", "turbo")},
+        "governor": cpu["governor"],
+        "thp": memory["thp"],
+        "page_bytes": memory["page_bytes"],
+        "memory_bytes": memory["total_bytes"],
+        "kernel": found["kernel"]["release"],
+        "virtual": found["kernel"]["virtual"],
+        "cgroup": found["cgroup"]["version"],
+    }
+
+
+def _usable_cores(facts: Facts, here: Here, cpu: dict[str, Any]) -> int | None:
+    """Cores of which at least one thread is allowed; without the siblings, no more than are allowed."""
+    allowed, cores = set(here.allowed_cpus), 0
+    for siblings in core_siblings(facts):
+        cores += bool(allowed & set(siblings))
+    return cores or (min(len(allowed), cpu["cores"]) if cpu["cores"] else None)
 
 
 def host_id(cpu: dict[str, Any]) -> str:

@@ -82,12 +82,11 @@ def _topology(facts: Facts, blocks: list[dict[str, str]]) -> dict[str, Any]:
     online = _cpu_list(facts.text("cpu.online", f"{_CPU}/online"))
     present = _cpu_list(facts.text("cpu.present", f"{_CPU}/present"))
     threads = len(online) if online else len(blocks) or None
-    cores: set[str] = set()
+    siblings = core_siblings(facts)
+    cores: set[object] = set(siblings)
     packages: set[str] = set()
     for folder in facts.folders(_CPU, "cpu"):
-        siblings = _read(folder / "topology/core_cpus_list") or _read(folder / "topology/thread_siblings_list")
         package = _read(folder / "topology/physical_package_id")
-        cores |= {siblings} if siblings else set()
         packages |= {package} if package and package != "-1" else set()
     if not cores:
         cores = {f"{b['physical id']}/{b['core id']}" for b in blocks if "physical id" in b and "core id" in b}
@@ -102,8 +101,17 @@ def _topology(facts: Facts, blocks: list[dict[str, str]]) -> dict[str, Any]:
         "cores": facts.known("cpu.cores", len(cores) or None, hidden),
         "sockets": facts.known("cpu.sockets", len(packages) or None, hidden),
         "smt": facts.known("cpu.smt", active, hidden),
-        "one_thread_a_core": format_cpu_list([min(c) for c in map(_cpu_list, cores) if c]) or None,
+        "one_thread_a_core": format_cpu_list([min(core) for core in siblings]) or None,
     }
+
+
+def core_siblings(facts: Facts) -> set[tuple[int, ...]]:
+    """The CPUs of each core, once a core, by sysfs; empty where it does not tell."""
+    found = set()
+    for folder in facts.folders(_CPU, "cpu"):
+        names = ("topology/core_cpus_list", "topology/thread_siblings_list")  # the older name is the second
+        found.add(next((cpus for name in names if (cpus := _cpu_list(_read(folder / name)))), ()))
+    return found - {()}
 
 
 def _cpu_list(text: str | None) -> tuple[int, ...]:

@@ -50,8 +50,9 @@ def experiment_differences(recorded: Experiment, now: Experiment) -> tuple[str, 
 
     Claims, rules and margins count too: they are statements made in advance, and a resumed run has seen its first data.
     """
-    same = replace(now, question=recorded.question, text=recorded.text, seed=now.seed or recorded.seed)
-    kept = replace(recorded, seed=recorded.seed or same.seed)
+    seed = recorded.seed if now.seed is None else now.seed
+    same = replace(now, question=recorded.question, text=recorded.text, seed=seed)
+    kept = replace(recorded, seed=seed if recorded.seed is None else recorded.seed)
     return tuple(value_differences(_named(kept), _named(same), "experiment"))
 
 

@@ -180,6 +180,7 @@ class Sampler:
         latest = LATEST.pack(time.monotonic_ns(), tracker.total, len(tracker.live), tracker.unknown, tracker.ticks)
         os.pwrite(self.config.latest_fd, latest, 0)
         if tracker.ticks % _FLUSH_TICKS == 0:
+            tracker.check_cgroup()
             self.flush()
 
     def wait(self, deadline: float) -> bool:
@@ -205,6 +206,7 @@ class Sampler:
                 tracker.lines.append(self.gauge.line(reset=True))
             tracker.lines.append(stamp)
             tracker.reset_marks()
+            tracker.check_cgroup()
             if (state, name) == ("end", "settle"):
                 tracker.read_pss()
             if (state, name) == ("end", "load"):

@@ -57,35 +57,50 @@ class Stop(Protocol):
         """Readable once a stop was requested."""
 
 
-class MeterHandle(Protocol):
-    """A running meter."""
+class Reading(Protocol):
+    """A meter's newest reading."""
 
-    def latest(self) -> int | None:
-        """Sum of RssAnon in bytes as last sampled, None before the first sample. For the live line."""
-
-    def stop(self) -> MeterRecord:
-        """Stop sampling and read back what was recorded. Call when the arm's processes are gone."""
+    @property
+    def rss_anon(self) -> int:
+        """Sum of RssAnon over the tree, bytes."""
 
 
 class MeterRecord(Protocol):
-    """What a meter recorded, as far as a trial must know."""
+    """What a meter recorded, as far as a trial must know: see `harness.meterlog.MeterLog`."""
 
     @property
     def lost(self) -> str | None:
         """Why the record is incomplete, None if it is whole."""
 
+    def with_max_rss(self, max_rss: Mapping[int, int]) -> MeterRecord:
+        """The record with ru_maxrss (bytes, by pid) of what was reaped."""
 
-@dataclass(frozen=True, kw_only=True)
-class MeterTarget:
-    """Whom to measure. `main`: the arm's process, which waits for its exec until the meter has started. `events`: the
-    stream with the phase boundaries. `samples`: where to write.
-    """
 
-    main: Identity
-    token: str
-    events: Path
-    samples: Path
-    cgroup: Cgroup | None
+class MeterHandle(Protocol):
+    """A running meter: see `harness.run.memory_meter.MeterHandle`."""
+
+    def latest(self) -> Reading | None:
+        """The newest reading, None before the first. For the live line."""
+
+    def stop(self) -> MeterRecord:
+        """Stop sampling and give what was recorded. Called when the arm's processes are gone."""
+
+
+class StartMeter(Protocol):
+    """Starts a meter: `harness.run.memory_meter.start_meter`, or a fake."""
+
+    def __call__(
+        self,
+        *,
+        root_pid: int,
+        session: int,
+        token: str,
+        events_path: Path,
+        samples_path: Path,
+        cgroup: Any,
+        behind_launcher: bool,
+    ) -> MeterHandle:
+        """Sample the tree of `root_pid`, which waits for its exec until this returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +130,7 @@ class TrialRequest:
     limits: Limits = field(default_factory=Limits)
     attempt: int = 1
     cgroup: Cgroup | None = None
-    start_meter: Callable[[MeterTarget], MeterHandle] | None = None
+    start_meter: StartMeter | None = None
     owner_dir: Path | None = None
     rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     orphan_grace_s: float = ORPHAN_GRACE_S
@@ -137,7 +152,8 @@ class Now:
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
     """What came of a trial. `record`: without values, memory and digest. `log`: what became of the log; its `error`
-    tells a full disk, which the arm was not made to feel. `survivors`: processes that could not be ended.
+    tells a full disk, which the arm was not made to feel. `survivors`: processes that could not be ended. `cpu_s`: CPU
+    seconds of the arm's processes as far as they were seen. `token`: the trial's.
     """
 
     record: TrialRecord
@@ -145,6 +161,8 @@ class TrialResult:
     meter: Any | None
     log: LogEnd | None
     survivors: tuple[str, ...] = ()
+    cpu_s: float | None = None
+    token: str = ""
 
 
 def run_trial(request: TrialRequest, *, stop: Stop, watch: Callable[[Now], None]) -> TrialResult:
@@ -209,7 +227,7 @@ class _Trial:
         folder = request.owner_dir or owners.state_dir()
         self.owner_file = owners.write_owner(request.token, run=request.run, log=request.log_name, folder=folder)
         self.reaper = Reaper(request.token, cgroup=request.cgroup)
-        procs = list(request.cgroup.procs_files)[:1] if request.cgroup else []
+        procs = list(request.cgroup.enter_paths)[:1] if request.cgroup else []
         self.keeper = LogKeeper(
             request.log,
             token=request.token,
@@ -230,7 +248,7 @@ class _Trial:
             env=request.environment.variables,
             cwd=str(request.cwd),
             log_fd=self.keeper.write_fd,
-            cgroup=request.cgroup.procs_files if request.cgroup else (),
+            cgroup=request.cgroup.enter_paths if request.cgroup else (),
             rlimits=request.rlimits,
         )
         try:
@@ -261,11 +279,16 @@ class _Trial:
         request = self.request
         if request.start_meter is None:
             return
-        target = MeterTarget(
-            main=main, token=request.token, events=request.events, samples=request.samples, cgroup=request.cgroup
-        )
         try:
-            self.meter = request.start_meter(target)
+            self.meter = request.start_meter(
+                root_pid=main.pid,
+                session=main.pid,
+                token=request.token,
+                events_path=request.events,
+                samples_path=request.samples,
+                cgroup=request.cgroup,
+                behind_launcher=True,
+            )
         except Exception as error:  # noqa: BLE001 - the arm runs on unmetered, so that its ending is known at least
             self.meter_lost = f"the meter did not start: {type(error).__name__}: {error}"
 
@@ -307,11 +330,15 @@ class _Trial:
         if now - self.shown < _SHOW_S:
             return
         self.shown = now
-        if self.meter is not None:
-            self.memory_bytes = self.meter.latest() or self.memory_bytes
+        self._read_meter()
         self.show(
             Now(elapsed_s=now - self.began, phase=self.phase, memory_bytes=self.memory_bytes, log_bytes=log_bytes)
         )
+
+    def _read_meter(self) -> None:
+        reading = self.meter.latest() if self.meter is not None else None
+        if reading is not None and reading.rss_anon:
+            self.memory_bytes = reading.rss_anon
 
     def end(self) -> None:
         """End whatever is left of the arm, and prove that nothing is."""
@@ -337,8 +364,9 @@ class _Trial:
 
     def _stop_meter(self, meter: MeterHandle) -> None:
         try:
-            self.memory_bytes = meter.latest() or self.memory_bytes
             self.meter_record = meter.stop()
+            if self.reaper is not None:
+                self.meter_record = self.meter_record.with_max_rss(self.reaper.max_rss)
         except Exception as error:  # noqa: BLE001 - a meter that fails costs its own record only
             self.meter_lost = f"the meter did not end well: {type(error).__name__}: {error}"
         else:
@@ -369,7 +397,13 @@ class _Trial:
             notes=(*ending.notes(facts), *self._notes()),
         )
         return TrialResult(
-            record=record, events=self.events, meter=self.meter_record, log=self.log, survivors=self.survivors
+            record=record,
+            events=self.events,
+            meter=self.meter_record,
+            log=self.log,
+            survivors=self.survivors,
+            token=request.token,
+            cpu_s=reaper.cpu_s if reaper is not None else None,
         )
 
     def _facts(self) -> Facts:

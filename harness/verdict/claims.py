@@ -14,7 +14,17 @@ from typing import Any
 
 from harness.experiment.types import Claim, ClaimKind
 from harness.units import format_quantity
-from harness.verdict.types import ClaimVerdict, Code, Interval, JudgedClaim, PairVerdict, Ranked, Refused, Unknown
+from harness.verdict.types import (
+    ClaimVerdict,
+    Code,
+    Interval,
+    JudgedClaim,
+    PairVerdict,
+    Ranked,
+    Refusal,
+    Refused,
+    Unknown,
+)
 
 #: Refusals that leave an interval standing: it is wide, or the ranking rule asks for more, but what it says holds.
 HARMLESS = frozenset({Code.SPREADS_OVERLAP, Code.INTERVAL_CONTAINS_ONE, Code.WITHIN_MARGIN})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, log
 from statistics import median
 
@@ -10,23 +11,36 @@ from harness.metrics import Kind, Metric
 from harness.records import Value
 
 
-def bimodal(arm: str, values: Mapping[int, Value], log_ratio: float) -> str | None:
-    """A sentence if one arm's values fall into two tight groups that lie further apart than the two arms do.
+@dataclass(frozen=True)
+class Modes:
+    """Two tight groups of one arm's values: how many lie in the lower, of how many, and the log of the gap between."""
 
-    Both groups need two trials, and their spans together at most a quarter of the gap: of 4 to 10 normal values, 2 to
-    7 % look so by chance; of two real modes, nearly all.
+    lower: int
+    of: int
+    gap: float
+
+
+def modes(values: Sequence[float]) -> Modes | None:
+    """The two groups that an arm's values fall into, if they do.
+
+    Both groups need two trials, and their spans together at most a quarter of the gap: 4 to 10 normal values look so
+    by chance in 1 to 7 %; two real modes nearly always.
     """
-    logs = sorted(log(cell.value) for cell in values.values() if cell.value > 0)
-    if len(logs) < 4:
+    if len(values) < 4 or min(values) <= 0:
         return None
-    at = max(range(2, len(logs) - 1), key=lambda index: logs[index] - logs[index - 1])
-    gap = logs[at] - logs[at - 1]
-    spans = (logs[at - 1] - logs[0]) + (logs[-1] - logs[at])
-    if gap <= abs(log_ratio) or spans > gap / 4 or gap < 1e-12:
+    ordered = sorted(values)
+    gap, at = max((log(ordered[i] / ordered[i - 1]), i) for i in range(2, len(ordered) - 1))
+    spans = log(ordered[at - 1] / ordered[0]) + log(ordered[-1] / ordered[at])
+    return Modes(at, len(ordered), gap) if spans <= gap / 4 and gap > 1e-12 else None
+
+
+def bimodal(arm: str, found: Modes | None, log_ratio: float) -> str | None:
+    """A sentence if an arm's two modes lie further apart than the two arms do."""
+    if found is None or found.gap <= abs(log_ratio):
         return None
     return (
-        f"{arm} lives in two modes: {at} of {len(logs)} trials lie apart from the others by a factor of"
-        f" {exp(gap):.3g}, more than the arms differ; a mean of both is a value that no trial gave"
+        f"{arm} lives in two modes: {found.lower} of {found.of} trials lie apart from the others by a factor of"
+        f" {exp(found.gap):.3g}, more than the arms differ; a mean of both is a value that no trial gave"
     )
 
 

@@ -7,14 +7,15 @@ suffice: two identical arms separate by luck in 1 of 10 pairs at 3 passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite, log
 from statistics import median
 
 from harness.experiment.types import Experiment, Rule
-from harness.metrics import Metric
+from harness.metrics import Kind, Metric
 from harness.records import Reason, TrialRecord, Value
 from harness.units import format_quantity
+from harness.verdict import flags
 from harness.verdict.cells import Cells
 from harness.verdict.compare import MIN_DF, MIN_PASSES, Comparison, fewest_passes
 from harness.verdict.repeatable import Exact
@@ -22,27 +23,67 @@ from harness.verdict.types import Code, Refusal, Unknown
 
 
 @dataclass(frozen=True, kw_only=True)
+class Side:
+    """One arm on one metric, worked out once for all its pairs. `values`: by pass. `low`, `high`: the spread, 0 without
+    a value. `blank`: passes that ended well without a value. `unrun`: passes without a trial. `failed`: counted trials
+    that failed unexpectedly. `odd`: values that no ratio can be formed with. `modes`: two clusters, if any.
+    """
+
+    arm: str
+    values: Mapping[int, Value]
+    low: float
+    high: float
+    blank: tuple[int, ...]
+    unrun: tuple[int, ...]
+    failed: tuple[TrialRecord, ...]
+    units: frozenset[str]
+    odd: tuple[float, ...]
+    modes: flags.Modes | None
+
+
+def side(arm: str, values: Mapping[int, Value], cells: Cells) -> Side:
+    """What all pairs of this arm will be asked."""
+    judged = cells.judged[arm]
+    found = [cell.value for cell in values.values()]
+    return Side(
+        arm=arm,
+        values=values,
+        low=min(found, default=0.0),
+        high=max(found, default=0.0),
+        blank=tuple(n for n, record in judged.items() if record.failure is None and n not in values),
+        unrun=tuple(number for number in cells.passes if number not in judged),
+        failed=tuple(r for r in judged.values() if r.failure is not None and not r.expected),
+        units=frozenset(cell.unit for cell in values.values() if cell.unit is not None),
+        odd=tuple(sorted({value for value in found if not isfinite(value) or value <= 0})),
+        modes=flags.modes(found),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Everything the gates look at: one pair of arms on one metric. `x`, `y`: values by pass. `common`: passes in which
-    both have one. `margin`: 0 where none is stated. `family`: arms with a value.
+    """Everything the gates look at: two arms on one metric. `common`: passes in which both have a value. `margin`: 0
+    where none is stated. `family`: arms with a value.
     """
 
     experiment: Experiment
     cells: Cells
     metric: Metric
-    a: str
-    b: str
-    x: Mapping[int, Value]
-    y: Mapping[int, Value]
+    x: Side
+    y: Side
     comparison: Comparison | Exact | Unknown
     margin: float
     family: int
-    common: tuple[int, ...] = field(default=())
+    common: tuple[int, ...]
 
     @property
-    def both(self) -> tuple[tuple[str, Mapping[int, Value]], tuple[str, Mapping[int, Value]]]:
-        """The two arms with their values."""
-        return (self.a, self.x), (self.b, self.y)
+    def a(self) -> str:
+        """Name of the first arm."""
+        return self.x.arm
+
+    @property
+    def b(self) -> str:
+        """Name of the second arm."""
+        return self.y.arm
 
 
 Gate = Callable[[Pair], Iterable[Refusal]]
@@ -51,48 +92,47 @@ Gate = Callable[[Pair], Iterable[Refusal]]
 def metric_missing(pair: Pair) -> Iterable[Refusal]:
     """An arm without the metric, or without it in some pass that ended well."""
     planned = len(pair.cells.passes)
-    for arm, values in pair.both:
-        blank = [n for n, r in pair.cells.judged[arm].items() if r.failure is None and n not in values]
-        if not values:
-            meant = pair.experiment.arm(arm).expect.failure is not None
+    for side in (pair.x, pair.y):
+        if not side.values:
+            meant = pair.experiment.arm(side.arm).expect.failure is not None
             yield Refusal(
                 Code.METRIC_MISSING,
-                f"{arm} has no value of {pair.metric.name} in any of {planned} passes"
+                f"{side.arm} has no value of {pair.metric.name} in any of {planned} passes"
                 + (": it is meant to fail" if meant else ""),
                 "nothing to compare: an arm that is meant to fail is a result of its own"
                 if meant
                 else "see the failures and the reasons for missing values of this arm, then run it again",
             )
-        elif blank:
+        elif side.blank:
             yield Refusal(
                 Code.METRIC_MISSING,
-                f"{arm} has {pair.metric.name} in {len(values)} of {planned} passes; none in {_passes(blank)}",
+                f"{side.arm} has {pair.metric.name} in {len(side.values)} of {planned} passes; none in"
+                f" {_passes(side.blank)}",
                 "find out from the trial's record why the value is missing, then run those passes again",
             )
 
 
 def failures(pair: Pair) -> Iterable[Refusal]:
     """Trials of either arm that failed or were disturbed, with no repetition of their pass in their place."""
-    for arm, values in pair.both:
-        lost: dict[Code, list[TrialRecord]] = {}
-        for record in pair.cells.failed(arm):
-            if not record.expected and record.failure is not None:
-                code = Code.DISTURBED if record.failure.reason is Reason.DISTURBED else Code.FAILED_TRIALS
-                lost.setdefault(code, []).append(record)
-        for code, records in lost.items():
-            reasons = sorted({record.failure.reason.value for record in records if record.failure is not None})
+    for side in (pair.x, pair.y):
+        lost: dict[Code, list[tuple[int, str]]] = {}
+        for record in side.failed:
+            reason = record.failure.reason if record.failure is not None else None
+            code = Code.DISTURBED if reason is Reason.DISTURBED else Code.FAILED_TRIALS
+            lost.setdefault(code, []).append((record.pass_number, str(reason)))
+        for code, trials in lost.items():
             yield Refusal(
                 code,
-                f"{arm} has usable values in {len(values)} of {len(pair.cells.passes)} passes:"
-                f" {len(records)} {'was disturbed' if code is Code.DISTURBED else 'failed'} ({', '.join(reasons)})"
-                f" in {_passes([record.pass_number for record in records])}",
+                f"{side.arm} has usable values in {len(side.values)} of {len(pair.cells.passes)} passes:"
+                f" {len(trials)} {'was disturbed' if code is Code.DISTURBED else 'failed'}"
+                f" ({', '.join(sorted({reason for _, reason in trials}))}) in {_passes(n for n, _ in trials)}",
                 "set `repeat_passes` so that the whole pass is run again, or remove the cause and run again",
             )
 
 
 def unit_mismatch(pair: Pair) -> Iterable[Refusal]:
     """Values taken in another unit than the metric's."""
-    units = {cell.unit for _, values in pair.both for cell in values.values() if cell.unit is not None}
+    units = pair.x.units | pair.y.units
     if units - {pair.metric.unit}:
         yield Refusal(
             Code.UNIT_MISMATCH,
@@ -103,21 +143,17 @@ def unit_mismatch(pair: Pair) -> Iterable[Refusal]:
 
 def not_comparable(pair: Pair) -> Iterable[Refusal]:
     """Values that no ratio can be formed with, or an analysis that cannot be done."""
-    odd = False
-    for arm, values in pair.both:
-        bad = sorted({cell.value for cell in values.values() if not isfinite(cell.value) or cell.value <= 0})
-        if bad:
-            odd = True
+    for side in (pair.x, pair.y):
+        if side.odd:
             yield Refusal(
                 Code.NOT_COMPARABLE,
-                f"{arm} reads {', '.join(f'{value:g}' for value in bad[:3])}: no ratio can be formed with it",
+                f"{side.arm} reads {', '.join(f'{value:g}' for value in side.odd[:3])}: no ratio can be formed with it",
                 "a metric whose true value can be zero needs another definition, such as its inverse or a total",
             )
-    repeatable = pair.metric.kind in {"exact", "windowed"}
-    if repeatable and not odd and pair.x and pair.y and isinstance(pair.comparison, Unknown):
-        yield Refusal(
-            Code.NOT_COMPARABLE, pair.comparison.why, "give both arms the same fixed input and run them again"
-        )
+    repeats = pair.metric.kind in {Kind.EXACT, Kind.WINDOWED} and isinstance(pair.comparison, Unknown)
+    if repeats and pair.x.values and pair.y.values and not (pair.x.odd or pair.y.odd):
+        why = pair.comparison.why if isinstance(pair.comparison, Unknown) else ""
+        yield Refusal(Code.NOT_COMPARABLE, why, "give both arms the same fixed input and run them again")
 
 
 def unequal_work(pair: Pair) -> Iterable[Refusal]:
@@ -143,12 +179,12 @@ _PHASE_OF = {
 
 def hidden_memory(pair: Pair) -> Iterable[Refusal]:
     """Shared or file-backed memory that differs by more than the saving: anonymous memory alone tells half of it."""
-    if pair.metric.name not in _PHASE_OF or not pair.x or not pair.y:
+    if pair.metric.name not in _PHASE_OF or not pair.x.values or not pair.y.values:
         return
     phase = _PHASE_OF[pair.metric.name]
-    saving = abs(median(v.value for v in pair.x.values()) - median(v.value for v in pair.y.values()))
+    saving = abs(median(v.value for v in pair.x.values.values()) - median(v.value for v in pair.y.values.values()))
     for kind, name in (("max_rss_shmem", "shared"), ("max_rss_file", "file-backed")):
-        levels = [_level(pair.cells.judged[arm].values(), phase, kind) for arm, _ in pair.both]
+        levels = [_level(pair.cells.judged[arm].values(), phase, kind) for arm in (pair.a, pair.b)]
         if all(levels) and abs(median(levels[0]) - median(levels[1])) > saving:
             yield Refusal(
                 Code.NOT_COMPARABLE,
@@ -172,36 +208,35 @@ def _level(records: Iterable[TrialRecord], phase: str, kind: str) -> list[int]:
 def too_few_passes(pair: Pair) -> Iterable[Refusal]:
     """Fewer than 3 complete passes, or fewer than 4 degrees of freedom, or a planned pass that never ran."""
     planned, n = len(pair.cells.passes), len(pair.common)
-    least = fewest_passes(pair.family)
-    df = pair.comparison.df if isinstance(pair.comparison, Comparison) else 0
-    if n < MIN_PASSES or (isinstance(pair.comparison, Comparison) and df < MIN_DF):
+    df = pair.comparison.df if isinstance(pair.comparison, Comparison) else MIN_DF
+    if n < MIN_PASSES or df < MIN_DF:
         spread = "; one value is not a spread of zero" if n == 1 else ""
+        freedom = f" ({df} degrees of freedom)" if isinstance(pair.comparison, Comparison) else ""
         yield Refusal(
             Code.TOO_FEW_PASSES,
-            f"{n} of {planned} passes are complete for this pair ({df} degrees of freedom){spread}",
-            f"run at least {least} passes with {max(pair.family, 2)} arms",
+            f"{n} of {planned} passes are complete for this pair{freedom}{spread}",
+            f"run at least {fewest_passes(pair.family)} passes with {max(pair.family, 2)} arms",
         )
-    for arm, _ in pair.both:
-        unrun = [number for number in pair.cells.passes if number not in pair.cells.judged[arm]]
-        if unrun:
+    for side in (pair.x, pair.y):
+        if side.unrun:
             yield Refusal(
                 Code.TOO_FEW_PASSES,
-                f"the run is not complete: {arm} has no trial in {_passes(unrun)}",
+                f"the run is not complete: {side.arm} has no trial in {_passes(side.unrun)}",
                 "resume the run: it goes on where it stopped",
             )
 
 
 def spreads_overlap(pair: Pair) -> Iterable[Refusal]:
     """The user's rule: arms whose spreads overlap are not ranked. Touching is overlap."""
-    if pair.experiment.rule is Rule.PAIRED or len(pair.x) < 2 or len(pair.y) < 2:
+    x, y = pair.x, pair.y
+    if pair.experiment.rule is Rule.PAIRED or len(x.values) < 2 or len(y.values) < 2:
         return
-    (low_x, high_x), (low_y, high_y) = _spread(pair.x), _spread(pair.y)
-    if high_x >= low_y and high_y >= low_x:
+    if x.high >= y.low and y.high >= x.low:
         unit = pair.metric.unit
         yield Refusal(
             Code.SPREADS_OVERLAP,
-            f"{pair.a} spreads from {format_quantity(low_x, unit)} to {format_quantity(high_x, unit)},"
-            f" {pair.b} from {format_quantity(low_y, unit)} to {format_quantity(high_y, unit)}",
+            f"{x.arm} spreads from {format_quantity(x.low, unit)} to {format_quantity(x.high, unit)},"
+            f" {y.arm} from {format_quantity(y.low, unit)} to {format_quantity(y.high, unit)}",
             "more passes never mend an overlap; `rule: paired` judges by the differences within passes instead",
         )
 
@@ -212,7 +247,7 @@ def interval(pair: Pair) -> Iterable[Refusal]:
     if not isinstance(found, Comparison):
         return
     needed = found.passes_needed(pair.margin, pair.family)
-    more = "windows" if pair.metric.kind == "windowed" else "passes"
+    more = "windows" if pair.metric.kind is Kind.WINDOWED else "passes"
     remedy = needed.why if isinstance(needed, Unknown) else f"about {needed} {more} would resolve the difference seen"
     if not found.excludes_zero:
         ends = found.interval()
@@ -254,7 +289,7 @@ def brackets_overlap(pair: Pair) -> Iterable[Refusal]:
     Under `paired`, brackets are set against each other within passes: the interval must exclude 0 even with each peak
     at the unfavourable end of its bracket.
     """
-    for arm, values in pair.both:
+    for arm, values in ((pair.a, pair.x.values), (pair.b, pair.y.values)):
         unbounded = [cell for cell in values.values() if cell.upper is None]
         if unbounded:
             why = next((cell.upper_missing for cell in unbounded if cell.upper_missing), "no reason recorded")
@@ -266,7 +301,9 @@ def brackets_overlap(pair: Pair) -> Iterable[Refusal]:
             return
     if not pair.common or isinstance(pair.comparison, Unknown):
         return
-    small, large = (pair.x, pair.y) if pair.comparison.log_ratio < 0 else (pair.y, pair.x)
+    small, large = pair.x.values, pair.y.values
+    if pair.comparison.log_ratio >= 0:
+        small, large = large, small
     if pair.experiment.rule is Rule.PAIRED and isinstance(pair.comparison, Comparison):
         worst = [_worst_ratio(small[number], large[number]) for number in pair.common]
         disjoint = sum(worst) / len(worst) > pair.comparison.half_width
@@ -280,7 +317,7 @@ def brackets_overlap(pair: Pair) -> Iterable[Refusal]:
             + "; ".join(
                 f"{arm} lies between {format_quantity(min(map(_lower, values.values())), unit)} and"
                 f" {format_quantity(max(map(_upper, values.values())), unit)}"
-                for arm, values in pair.both
+                for arm, values in ((pair.a, pair.x.values), (pair.b, pair.y.values))
             ),
             "narrow the brackets: sample faster, or measure in a cgroup of its own",
         )
@@ -297,11 +334,6 @@ def _lower(cell: Value) -> float:
 
 def _upper(cell: Value) -> float:
     return cell.value if cell.upper is None else cell.upper
-
-
-def _spread(values: Mapping[int, Value]) -> tuple[float, float]:
-    found = [cell.value for cell in values.values()]
-    return min(found), max(found)
 
 
 def _passes(numbers: Iterable[int]) -> str:

@@ -67,24 +67,21 @@ def _judge_metric(
     field, exacts = _compare(metric, values, cells)
     margin = experiment.margins.get(metric.name)
     family = field.family if field else sum(map(bool, values.values()))
-    pairs = []
-    for a, b in combinations(experiment.names, 2):
-        x, y = values[a], values[b]
-        pairs.append(
-            gates.Pair(
-                experiment=experiment,
-                cells=cells,
-                metric=metric,
-                a=a,
-                b=b,
-                x=x,
-                y=y,
-                comparison=field.comparisons[a, b] if field else exacts[a, b],
-                margin=margin or 0.0,
-                family=family,
-                common=tuple(sorted(x.keys() & y.keys())),
-            )
+    sides = {arm: gates.side(arm, found, cells) for arm, found in values.items()}
+    pairs = [
+        gates.Pair(
+            experiment=experiment,
+            cells=cells,
+            metric=metric,
+            x=sides[a],
+            y=sides[b],
+            comparison=field.comparisons[a, b] if field else exacts[a, b],
+            margin=margin or 0.0,
+            family=family,
+            common=tuple(sorted(values[a].keys() & values[b].keys())),
         )
+        for a, b in combinations(experiment.names, 2)
+    ]
     reasons = {(pair.a, pair.b): gates.reasons(pair) for pair in pairs}
     separated = _control_separated(experiment, pairs, reasons)
     differences = _differences(experiment, metric, values, cells)
@@ -239,7 +236,7 @@ def _bracketed(pair: gates.Pair, margin: float) -> bool:
     """A peak is equivalent only if no place of it within its bracket lies outside the margin."""
     if pair.metric.kind is not Kind.PEAK:
         return True
-    cells = [*pair.x.values(), *pair.y.values()]
+    cells = [*pair.x.values.values(), *pair.y.values.values()]
     if any(cell.upper is None for cell in cells):
         return False
     low = min(cell.value if cell.lower is None else cell.lower for cell in cells)
@@ -252,18 +249,17 @@ def _better(pair: gates.Pair, log_ratio: float) -> str:
 
 def _plain_ratio(pair: gates.Pair) -> float | Unknown:
     """The ratio of medians where no analysis could be done; a figure without an interval."""
-    if not pair.x or not pair.y:
+    if not pair.x.values or not pair.y.values:
         return Unknown("an arm has no value")
-    a, b = median(v.value for v in pair.x.values()), median(v.value for v in pair.y.values())
+    a, b = median(v.value for v in pair.x.values.values()), median(v.value for v in pair.y.values.values())
     return a / b if a > 0 and b > 0 and a / b < float("inf") else Unknown("no ratio can be formed")
 
 
 def _within(pair: gates.Pair) -> Within:
-    lower = pair.metric.better is Better.LOWER
-    better = sum(
-        (pair.x[n].value < pair.y[n].value) if lower else (pair.x[n].value > pair.y[n].value) for n in pair.common
-    )
-    return Within(a_better=better, passes=len(pair.common))
+    x, y = pair.x.values, pair.y.values
+    if pair.metric.better is Better.LOWER:
+        return Within(a_better=sum(x[n].value < y[n].value for n in pair.common), passes=len(pair.common))
+    return Within(a_better=sum(x[n].value > y[n].value for n in pair.common), passes=len(pair.common))
 
 
 def _pair_notes(pair: gates.Pair, log_ratio: float) -> tuple[str, ...]:
@@ -272,7 +268,7 @@ def _pair_notes(pair: gates.Pair, log_ratio: float) -> tuple[str, ...]:
     if len(pair.common) < planned:
         notes.append(f"{len(pair.common)} of {planned} passes are complete for this pair")
     if isinstance(pair.comparison, Comparison) and pair.metric.kind is not Kind.WINDOWED:
-        notes.extend(note for arm, values in pair.both if (note := flags.bimodal(arm, values, log_ratio)))
+        notes.extend(note for s in (pair.x, pair.y) if (note := flags.bimodal(s.arm, s.modes, log_ratio)))
     return tuple(notes)
 
 
