@@ -6,8 +6,10 @@ event protocol (docs/protocol.md). Whatever goes wrong becomes an `error` event 
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -131,9 +133,22 @@ def report_engine(trial: Trial, llm: Any) -> None:
     )
 
 
+def shorten_socket_paths() -> None:
+    """Let vLLM name its sockets relative to the temporary folder where that folder's own path is too long.
+
+    A socket's path may have 107 bytes (sockaddr_un), and vLLM appends 37 to the temporary folder; results in a deep
+    folder would fail with "ipc path is longer than 107 characters". All its processes share this working directory.
+    """
+    folder = os.environ.get("VLLM_RPC_BASE_PATH") or tempfile.gettempdir()
+    if len(os.fsencode(folder)) + 37 > 107:
+        os.chdir(folder)
+        os.environ["VLLM_RPC_BASE_PATH"] = "."
+
+
 def run(trial: Trial) -> None:
     """The whole trial, phase by phase."""
     events = trial.events
+    shorten_socket_paths()
     with events.phase("import"):
         import vllm
     trial.stage = "config"
