@@ -11,6 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: Events that are kept though they cannot be used: enough to say what was wrong.
+_UNUSABLE_KEPT = 100
+#: Levels of nesting of an event: the protocol has two, records are written by a recursive converter.
+_MAX_DEPTH = 12
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -54,7 +59,8 @@ class Events:
     """Everything one trial reported, in order within each kind.
 
     `errors`, `qualities`, `facts`: the event objects as written. `done`: the stream held a `done` event. `malformed`:
-    lines that were no events of the protocol (a torn last line counts). `open_phase`: name of the phase the stream
+    lines that were no events of the protocol (a torn last line counts). `unusable`: those of them that were events but
+    lacked a field or held one that cannot be used, the first hundred. `open_phase`: name of the phase the stream
     ended in, None outside any. `last_t`: largest `t` seen, CLOCK_MONOTONIC seconds.
     """
 
@@ -68,6 +74,7 @@ class Events:
     done: bool = False
     malformed: int = 0
     last_t: float | None = None
+    unusable: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def open_phase(self) -> str | None:
@@ -81,7 +88,27 @@ def parse_line(line: str) -> dict[str, Any] | None:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    return _whole_text(event) if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _whole_text(value: Any, depth: int = 0) -> Any:
+    """The value with half surrogate pairs replaced, which no file can hold, and nothing deeper than a record goes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if depth >= _MAX_DEPTH and isinstance(value, dict | list):
+        return "(nested too deeply)"
+    if isinstance(value, dict):
+        return {_whole_text(key): _whole_text(item, depth + 1) for key, item in value.items()}
+    return [_whole_text(item, depth + 1) for item in value] if isinstance(value, list) else value
+
+
+def storable(value: Any) -> Any:
+    """The value as strict JSON can hold it: NaN and infinities become the text that says so."""
+    if isinstance(value, dict):
+        return {key: storable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [storable(item) for item in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def finite(value: object) -> float | None:
@@ -121,6 +148,7 @@ class _Reader:
         self.facts: list[Mapping[str, Any]] = []
         self.done = False
         self.malformed = 0
+        self.unusable: list[Mapping[str, Any]] = []
         self.last_t: float | None = None
 
     def feed(self, line: str) -> None:
@@ -129,9 +157,10 @@ class _Reader:
         if event is None:
             self.malformed += 1
         elif handler is None:
-            self.facts.append(event)
+            self.facts.append(storable(event))
         elif not handler(event):
             self.malformed += 1
+            self.unusable += [event] if len(self.unusable) < _UNUSABLE_KEPT else []
         t = finite(event.get("t")) if event is not None else None
         if t is not None:
             self.last_t = t if self.last_t is None else max(self.last_t, t)
@@ -169,7 +198,7 @@ class _Reader:
         name, modules, calls = event.get("name"), event.get("modules", {}), event.get("calls", {})
         if not isinstance(name, str) or not isinstance(modules, dict) or not isinstance(calls, dict):
             return False
-        self.engagements.append(Engagement(name, modules, calls))
+        self.engagements.append(Engagement(name, storable(modules), storable(calls)))
         return True
 
     def _on_quality(self, event: Mapping[str, Any]) -> bool:
@@ -196,4 +225,5 @@ class _Reader:
             done=self.done,
             malformed=self.malformed,
             last_t=self.last_t,
+            unusable=tuple(self.unusable),
         )

@@ -162,3 +162,28 @@ _ALL: Final = (
 
 #: Built-in metrics by name. An experiment may define more in its own file.
 REGISTRY: Final = {metric.name: metric for metric in _ALL}
+
+#: What the host did to a trial, by counter name: what an experiment's `disturbance` may set a threshold for. A value
+#: over its threshold is a disturbance. Fractions are of all CPU time that the host had: wall time x online CPUs.
+DISTURBANCE_COUNTERS: Final = {
+    "steal_s": "CPU seconds that the hypervisor gave to somebody else while this host wanted them",
+    "steal_fraction": "steal_s / (wall time x online CPUs)",
+    "foreign_cpu_s": "busy CPU seconds of the host less those of the trial's processes, the harness and its sampler",
+    "foreign_cpu_fraction": "foreign_cpu_s / (wall time x online CPUs)",
+    "psi_cpu_some_s": "seconds in which some task of the host waited for a CPU (PSI)",
+    "psi_memory_some_s": "seconds in which some task of the host waited for memory (PSI)",
+    "psi_io_some_s": "seconds in which some task of the host waited for input or output (PSI)",
+    "context_switches": "context switches of the whole host",
+    "faults": "page faults of the whole host, minor ones included",
+    "major_faults": "page faults of the whole host that had to read from disk",
+    "swap_in_bytes": "bytes read back from swap, whole host",
+    "swap_out_bytes": "bytes written to swap, whole host",
+    "thp_faults": "huge pages given at a page fault, whole host",
+    "thp_collapses": "huge pages that khugepaged made of small ones, whole host: RssAnon grows without a fault",
+    "oom_kills": "processes that the kernel killed for want of memory, whole host",
+    "throttle_events": "thermal throttle events, cores and packages added up",
+    "quota_throttled_s": "seconds for which a CPU quota of the harness's cgroup stopped its threads",
+    "load_1min": "load average over one minute at the trial's start; the trial before it is in it",
+    "frequency_before_hz": "mean current frequency of all CPUs at the trial's start",
+    "frequency_after_hz": "mean current frequency of all CPUs at the trial's end",
+}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from harness.events import Engagement, Iteration, Phase
 from harness.experiment.types import digest
@@ -104,6 +104,7 @@ class Value:
     upper: float | None = None
     upper_missing: str | None = None
     series: tuple[float, ...] = ()
+    unit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +192,10 @@ class TrialRecord:
     `values`: usable metrics by name; `missing`: why a metric that was asked for has none. `expected`: the failure is
     the one the arm declared. `work`: facts that must be equal between arms (tokens, prompt digest, threads, CPU set,
     KV bytes), as the driver reported them. `caches`: state of the arm's private caches before the trial (`cold`,
-    `primed`). `previous`: digest of the record before it; `digest`: SHA-256 of this record without that field.
+    `primed`). `page_cache`: fraction of the model's weight files that lay in the page cache before the start,
+    None where there is no such file. `engine`: what was read of each process at settled (threads, CPUs, allocator,
+    mapped weights); empty where no phase `settle` was reached. `previous`: digest of the record before it; `digest`:
+    SHA-256 of this record without that field.
     """
 
     trial: int
@@ -216,6 +220,8 @@ class TrialRecord:
     processes: tuple[ProcessEnd, ...] = ()
     disturbance: Disturbance = Disturbance()
     caches: str | None = None
+    page_cache: float | None = None
+    engine: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
     previous: str = ""
@@ -231,14 +237,20 @@ class RecordError(ValueError):
     """A record that cannot be read; the message names what is wrong with it."""
 
 
+def _is_frozenset(type_: Any) -> bool:
+    return get_origin(type_) is frozenset
+
+
 @cache
 def converter() -> Converter:
     """The one converter between records and JSON values. cattrs is imported here: 60 ms that `--help` need not pay."""
     from cattrs import Converter
 
     made = Converter()
-    made.register_unstructure_hook(frozenset, sorted)
+    made.register_unstructure_hook_func(_is_frozenset, sorted)
     made.register_structure_hook(Any, lambda value, _type: value)
+    # an expected module count is a number or a bound written as text; JSON keeps the two apart by itself
+    made.register_structure_hook_func(lambda type_: type_ == int | str, lambda value, _type: value)
     return made
 
 

@@ -86,3 +86,16 @@ def format_quantity(value: float, unit: str) -> str:
     if unit == "s":
         return format_seconds(value)
     return f"{value:.4g} {unit}".rstrip()
+
+
+def scale_for(unit: str, value: float) -> tuple[float, str]:
+    """Divisor and unit to print `value` with, by itself or with others on one axis: `("B", 3e6) -> (MIB, "MiB")`.
+
+    Minutes only from ten on: below, figures of about a minute compare better in seconds.
+    """
+    steps: tuple[tuple[float, str], ...] = ()
+    if unit == "B":
+        steps = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+    elif unit == "s":
+        steps = ((60.0, "min"),) if abs(value) >= 600 else ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+    return next(((size, name) for size, name in steps if abs(value) >= size), (1.0, unit))

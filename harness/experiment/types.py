@@ -41,7 +41,8 @@ class Arm:
     `engine`: name of the driver (`vllm`, `command`, ...). `command`: argument list of a `command` arm, else empty.
     `model`: recipe or path; None where the engine needs none. `args`: engine arguments. `env`: variables beyond the
     neutral environment. `quantization`: fields merged into the checkpoint's own. `priming`: uncounted trials before
-    the first pass. `control_of`: the arm that this one repeats under another name.
+    the first pass. `control_of`: the arm that this one repeats under another name. `python`: interpreter that has the
+    engine; None for the arms' own environment.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Arm:
     expect: Expectation = Expectation()
     priming: int = 0
     control_of: str | None = None
+    python: str | None = None
 
     def configuration(self) -> dict[str, Any]:
         """All that decides what this arm does: everything but its name, its role and what is expected of it."""
@@ -64,6 +66,7 @@ class Arm:
             "args": dict(self.args),
             "env": dict(self.env),
             "quantization": dict(self.quantization),
+            "python": self.python,
         }
 
     @property
@@ -85,7 +88,7 @@ class ClaimKind(StrEnum):
 class Claim:
     """A statement made in advance. `op`: one of `>=`, `<=`, `>`, `<` (empty where the kind has none). `value`: a ratio,
     base units for a difference, a fraction (0.01 for 1 %) for an equivalence. `host`: conditions the host must meet
-    (`isa`, `cores`) for the claim to be judged at all. `text`: as written.
+    (`isa`: list of CPU flags; `cores`: least number) for the claim to be judged at all. `text`: as written.
     """
 
     id: str

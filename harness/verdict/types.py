@@ -77,6 +77,28 @@ class Unknown:
     why: str
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What two runs are compared by. `log_ratio`: of a/b. `standard_error`: of it, with `df` degrees of freedom; 0 and
+    infinity for an exact metric.
+    """
+
+    log_ratio: float
+    standard_error: float
+    df: float
+
+
+@dataclass(frozen=True)
+class PositionEffect:
+    """What one place later in a pass does to a metric, as a fraction (0.02: each place adds 2 %). `low`, `high`: its
+    95 % interval.
+    """
+
+    per_place: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Within:
     """The passes in which both arms have a usable value: in how many was `a` better."""
@@ -91,7 +113,10 @@ class PairVerdict:
 
     `ratio`, `interval`: of a/b, from the block analysis of logs. `smallest_effect`: least relative difference this run
     could have shown (0.02 for 2 %). `passes_needed`: to resolve the difference seen. `notes`: what the reader should
-    know beside it (`3 of 5 passes`, unequal variances, a bimodal arm).
+    know beside it (`3 of 5 passes`, unequal variances, a bimodal arm). `equivalence`: the 90 % interval of the ratio
+    that two one-sided tests read. `difference`: simultaneous interval of a - b in the metric's unit, for bytes and
+    where a claim asks for it. `margin`: as the experiment states it for this metric. `place`: most that the place
+    within a pass can contribute to the log ratio (infinite where places cannot be told from arms).
     """
 
     metric: Metric
@@ -104,6 +129,16 @@ class PairVerdict:
     smallest_effect: float | Unknown
     passes_needed: int | Unknown
     notes: tuple[str, ...] = ()
+    estimate: Estimate | Unknown = Unknown("not worked out")
+    equivalence: Interval | Unknown = Unknown("not worked out")
+    difference: Interval | Unknown = Unknown("worked out for bytes only")
+    margin: float | None = None
+    place: float = 0.0
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """The codes of a refusal, in the order found; empty for any other outcome."""
+        return tuple(reason.code for reason in self.outcome.reasons) if isinstance(self.outcome, Refused) else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +199,8 @@ class FailureRow:
 class Judgement:
     """Everything the verdict engine says of one run. `tie_groups`: per metric, the ranking as a partial order: groups
     in order where pairs support one, arms that share a group are not told apart. `complete`: every planned trial has
-    a record. `notes`: about the run as a whole (no control guards it, the run is incomplete, ...).
+    a record. `notes`: about the run as a whole (no control guards it, the run is incomplete, ...). `positions`: per
+    metric, the effect of the place within a pass.
     """
 
     arms: Mapping[str, ArmSummary]
@@ -174,3 +210,4 @@ class Judgement:
     tie_groups: Mapping[str, tuple[tuple[str, ...], ...]]
     complete: bool
     notes: tuple[str, ...] = ()
+    positions: Mapping[str, PositionEffect | Unknown] = field(default_factory=dict)

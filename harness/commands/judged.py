@@ -1,0 +1,100 @@
+"""A recorded run, read back and judged: the one way to it for `run`, `report` and `agree`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.commands.answer import CommandError, Exit
+from harness.commands.project import Project
+from harness.records import TrialRecord
+from harness.report.data import Curve, RunData
+from harness.report.terminal import verdict_table
+from harness.run.files import StoreError
+from harness.run.host import conditions
+from harness.run.store import RunFolder, UnknownRunError
+from harness.verdict import judge
+from harness.verdict.types import ClaimVerdict, Judgement
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run and what is said of it. `results`: the results folder it lies in."""
+
+    folder: RunFolder
+    data: RunData
+    judgement: Judgement
+
+    @property
+    def results(self) -> Path:
+        """The results folder that holds the run's experiment folder."""
+        return self.folder.path.parent.parent
+
+    @property
+    def exit_code(self) -> Exit:
+        """What the run's records say, by the order of the contract."""
+        if any(claim.verdict is ClaimVerdict.CONTRADICTED for claim in self.judgement.claims):
+            return Exit.CLAIM_CONTRADICTED
+        if any(
+            not row.expected and not row.replaced and row.reason != "interrupted" for row in self.judgement.failures
+        ):
+            return Exit.TRIALS_FAILED
+        return Exit.OK if self.judgement.complete else Exit.INTERRUPTED
+
+    def table(self) -> str:
+        """The verdicts for a terminal: colours where standard output is one."""
+        return verdict_table(
+            self.data.experiment, self.judgement, passes=self.data.passes, terminal=sys.stdout.isatty()
+        )
+
+
+def open_run(named: str, results: Path) -> RunFolder:
+    """The run that a command line names. Raise `CommandError`."""
+    try:
+        return RunFolder.open(named, results)
+    except UnknownRunError as error:
+        raise CommandError(str(error)) from error
+
+
+def judged(folder: RunFolder, project: Project) -> Judged:
+    """Read a run's folder and judge it. Raise `CommandError` if it cannot be read."""
+    try:
+        head, host, recorded = folder.head(), folder.host(), folder.records()
+    except StoreError as error:
+        raise CommandError(str(error), Exit.HARNESS_FAILED) from error
+    data = RunData(
+        experiment=head.experiment,
+        run=folder.run,
+        records=recorded.records,
+        host=host,
+        plan=head.plan,
+        samples=lambda record: samples(folder, record),
+        folder=shown(folder.path, project),
+        notes=recorded.notes,
+    )
+    return Judged(folder, data, judge(head.experiment, recorded.records, conditions(host) if host else {}))
+
+
+def samples(folder: RunFolder, record: TrialRecord) -> Curve:
+    """The memory curve of a trial from its samples file; empty if it has none or it cannot be read."""
+    import gzip
+
+    from harness.measure.timeline import timeline
+    from harness.meterlog import parse_samples
+
+    if record.memory is None or record.memory.samples_path is None:
+        return ()
+    try:
+        text = gzip.decompress((folder.path / record.memory.samples_path).read_bytes()).decode(errors="replace")
+    except (OSError, EOFError):
+        return ()
+    line = timeline(parse_samples(text.splitlines()))
+    return [(t, total) for t, total in zip(line.ticks, line.sums, strict=True) if total is not None]
+
+
+def shown(path: Path, project: Project) -> str:
+    """A path as a reader can type it: within the project, else as short as it can be said."""
+    if path.is_relative_to(project.root.resolve()):
+        return str(path.relative_to(project.root.resolve()))
+    return f"{path.parent.name}/{path.name}"

@@ -1,0 +1,170 @@
+"""vLLM's offline engine as an arm: load, prefill, decode, context growth, quality, settle, trim, shutdown.
+
+Run by path with the arms' interpreter; standard library and vLLM only. Reads the trial's workload file, writes the
+event protocol (docs/protocol.md). Whatever goes wrong becomes an `error` event and exit code 1.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.drivers import prompts, vllm_parts
+    from harness.drivers.protocol import from_environment, workload
+    from harness.drivers.vllm_parts import Trial, model_config
+else:
+    import prompts
+    import vllm_parts
+    from protocol import from_environment, workload
+    from vllm_parts import Trial, model_config
+
+#: Shortest idle pause of `settle` and `trim`, seconds, where the workload file names none: the settling rule wants a
+#: quiet window of 3 s, and allocators of three processes take 2 to 4 s to come to rest after the last request.
+DEFAULT_PAUSE_S = 8.0
+
+
+def engine_arguments(trial: Trial) -> dict[str, Any]:
+    """Keyword arguments of `LLM`: the arm's own, plus what every arm gets. Raise `ValueError` for what cannot be."""
+    arm = trial.spec["arm"]
+    arguments = dict(arm.get("args") or {})
+    for name in ("model", "worker_cls"):
+        if name in arguments:
+            raise ValueError(f"args.{name} is set by the harness: remove it from the arm's args")
+    folder = trial.spec.get("model_dir") or arm.get("model")
+    if not folder:
+        raise ValueError("the arm names no model: add `model:` with a recipe or a directory")
+    if quantization := arm.get("quantization"):
+        overrides = dict(arguments.get("hf_overrides") or {})
+        # vLLM replaces the whole dictionary, so the checkpoint's own fields are merged in first.
+        own = model_config(folder).get("quantization_config") or {}
+        overrides["quantization_config"] = {**own, **overrides.get("quantization_config", {}), **quantization}
+        arguments["hf_overrides"] = overrides
+    arguments.setdefault("enable_prefix_caching", False)
+    arguments.setdefault("seed", 0)
+    # First and last token times of a request exist only with statistics on.
+    return {**arguments, "model": str(folder), "disable_log_stats": False, "worker_cls": "vllm_hooks.Worker"}
+
+
+@contextmanager
+def config_watched(trial: Trial) -> Iterator[None]:
+    """Let the stage become `load` once vLLM has accepted the configuration: before that, no engine process exists."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    create = EngineArgs.create_engine_config
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        made = create(*arguments, **named)
+        trial.stage = "load"
+        return made
+
+    EngineArgs.create_engine_config = watched
+    try:
+        yield
+    finally:
+        EngineArgs.create_engine_config = create
+
+
+def pause(trial: Trial, name: str, prepare: Callable[[], None]) -> None:
+    """An idle phase for the memory meter, if a metric needs it: `prepare`, then sleep."""
+    if name in trial.needs and not trial.spec.get("priming"):
+        with trial.events.phase(name):
+            prepare()
+            time.sleep(float(trial.spec.get(f"{name}_s", DEFAULT_PAUSE_S)))
+
+
+def trim_all(trial: Trial, llm: Any) -> None:
+    """Ask every process of the engine for its arenas back, and say who answered."""
+    if TYPE_CHECKING:
+        from harness.drivers.vllm_hooks import trim
+    else:
+        from vllm_hooks import trim  # here, since it imports vllm
+
+    answered: dict[str, Any] = {"driver": trim(), "workers": llm.collective_rpc("harness_trim")}
+    client = llm.llm_engine.engine_core
+    try:
+        answered["engine_core"] = client.call_utility("harness_trim")
+    except Exception as error:  # VLLM_PLUGINS without harness_vllm_hooks keeps the hook out of that process
+        answered["engine_core_skipped"] = f"{type(error).__name__}: {error}"[:300]
+    trial.events.emit("trim", **answered)
+
+
+def report_engine(trial: Trial, llm: Any) -> None:
+    """Say what ran inside the engine, and which facts must be equal between arms for their speed to be compared."""
+    import torch
+    import transformers
+    import vllm
+
+    reports = llm.collective_rpc("harness_report")
+    first = reports[0]
+    own = first["own"] or {}
+    modules = {**first["modules"], **own.get("modules", {})}
+    trial.events.engagement(own.get("name", first["method"]), modules, own.get("calls", {}))
+    for backend, layers in first["attention"].items():
+        trial.events.engagement(f"attention:{backend}", {"attention_layers": layers}, {})
+    cpus = sorted({int(cpu) for report in reports for cpus in report["affinity"] for cpu in cpus.split(",")})
+    trial.events.emit(
+        "work",
+        prompts=prompts.digest(trial.prompts),
+        tokens=trial.counts,
+        threads=sum(report["threads"] for report in reports),
+        cpus=cpus,
+        kv_bytes=sum(report["kv_bytes"] for report in reports),
+    )
+    trial.events.emit(
+        "engine",
+        engine="vllm",
+        versions={
+            "vllm": vllm.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+        workers=[
+            {key: report[key] for key in ("pid", "affinity", "dtype", "isa", "allocators", "eager")}
+            for report in reports
+        ],
+    )
+
+
+def run(trial: Trial) -> None:
+    """The whole trial, phase by phase."""
+    events = trial.events
+    with events.phase("import"):
+        import vllm
+    trial.stage = "config"
+    with events.phase("load"), config_watched(trial):
+        llm = vllm.LLM(**engine_arguments(trial))
+    trial.stage = "run"
+    requests = vllm_parts.Requests(trial, llm)
+    vllm_parts.warm_up(trial, requests)
+    vllm_parts.prefill(trial, requests)
+    vllm_parts.decode(trial, requests)
+    vllm_parts.context(trial, requests)
+    vllm_parts.quality(trial, llm)
+    report_engine(trial, llm)
+    pause(trial, "settle", lambda: None)
+    pause(trial, "trim", lambda: trim_all(trial, llm))
+    with events.phase("shutdown"):
+        llm.llm_engine.engine_core.shutdown()
+    events.done()
+
+
+def main() -> int:
+    """Run the trial of this process's environment; the exit code is 0 only if `done` was reported."""
+    trial = Trial(events=from_environment(), spec=workload())
+    try:
+        run(trial)
+    except Exception as error:
+        trial.events.error(trial.stage, error)
+        sys.stdout.flush()
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Where models lie, and making them there: whole or not at all, with a digest of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.models.recipes import RECIPES, Recipe
+
+MANIFEST = "harness-model.json"
+
+
+class ModelError(RuntimeError):
+    """A model that cannot be had; the message says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model on disk. `digest`: SHA-256 (hex) over its files' digests: equal digests, equal weights and tokenizer."""
+
+    name: str
+    folder: Path
+    digest: str
+
+
+def root(checkout: Path) -> Path:
+    """The folder that models are made in: HARNESS_MODELS, else `.models/` of the checkout."""
+    return Path(os.environ.get("HARNESS_MODELS") or checkout / ".models")
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 (hex) by relative path of every file of a model but its manifest."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            with path.open("rb") as stream:
+                found[str(path.relative_to(folder))] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
+
+
+def combined(digests: dict[str, str]) -> str:
+    """One digest of many."""
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def resolve(name: str, *, models: Path, relative_to: Path) -> Model | None:
+    """The model that an experiment names: a recipe made already, or a directory (relative to the experiment file's
+    folder). None for a recipe that is still to be made. Raise `ModelError` for anything else.
+    """
+    if name in RECIPES:
+        return made(RECIPES[name], models)
+    folder = (relative_to / Path(name).expanduser()).resolve()
+    if (folder / "config.json").is_file():
+        return Model(name=name, folder=folder, digest=combined(file_digests(folder)))
+    what = "has no config.json" if folder.is_dir() else "is no directory"
+    raise ModelError(f"model {name!r}: {folder} {what}, and no recipe has that name; recipes: {', '.join(RECIPES)}")
+
+
+def made(recipe: Recipe, models: Path) -> Model | None:
+    """The recipe's model if it lies there, whole and of this version. Sizes are compared, not digests: 1 ms."""
+    folder = models / recipe.name
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        whole = all((folder / name).stat().st_size == size for name, size in manifest["sizes"].items())
+    except (OSError, ValueError, KeyError):
+        return None
+    if manifest.get("version") != recipe.version or not whole:
+        return None
+    return Model(name=recipe.name, folder=folder.resolve(), digest=manifest["digest"])
+
+
+def make(name: str, *, models: Path, python: Path, say: Callable[[str], None]) -> Model:
+    """Make a recipe's model with the arms' interpreter, or return the one made before. Raise `ModelError`."""
+    if name not in RECIPES:
+        raise ModelError(f"no recipe is named {name!r}; recipes: {', '.join(RECIPES)}")
+    recipe = RECIPES[name]
+    if found := made(recipe, models):
+        return found
+    if not python.exists():
+        raise ModelError(f"{python} does not exist; `make setup` makes the environment that recipes run in")
+    say(f"model {name}: making {models / name} (about {recipe.seconds} s, {recipe.megabytes} MB)")
+    models.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=models, prefix=f".{name}-") as scratch:
+        folder = Path(scratch) / "model"
+        folder.mkdir()
+        _run(recipe, folder, python)
+        digests = file_digests(folder)
+        _write_manifest(recipe, folder, digests)
+        _move(folder, models / name)
+    return Model(name=name, folder=(models / name).resolve(), digest=combined(digests))
+
+
+def _run(recipe: Recipe, folder: Path, python: Path) -> None:
+    program = Path(__file__).with_name("make.py")
+    done = subprocess.run([str(python), str(program), recipe.name, str(folder)], capture_output=True, check=False)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()[-2000:]
+        raise ModelError(f"recipe {recipe.name} failed with exit code {done.returncode}; it said:\n{said}")
+
+
+def _write_manifest(recipe: Recipe, folder: Path, digests: dict[str, str]) -> None:
+    manifest = {
+        "recipe": recipe.name,
+        "version": recipe.version,
+        "source": recipe.source,
+        "licence": recipe.licence,
+        "digest": combined(digests),
+        "files": digests,
+        "sizes": {name: (folder / name).stat().st_size for name in digests},
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _move(folder: Path, place: Path) -> None:
+    """Put a finished model in its place; what lay there before (torn, or of another version) goes first."""
+    if place.exists():
+        shutil.rmtree(place)
+    try:
+        folder.rename(place)
+    except OSError:  # another call was quicker: its model is as good
+        if not (place / MANIFEST).is_file():
+            raise

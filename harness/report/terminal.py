@@ -1,0 +1,96 @@
+"""The verdict table for a terminal: plain text anywhere, colours and boxes where a person watches. Prints nothing."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from harness.experiment.types import Experiment
+from harness.report.sentences import claim_sentence, failure_sentence, headline, ratio_cell, value_cell
+from harness.report.text import count, named, visible
+from harness.verdict.types import ClaimVerdict, Judgement, PairVerdict, Ranked, Refused
+
+#: What plain text takes where the terminal does not say.
+_WIDTH = 120
+
+
+def verdict_table(
+    experiment: Experiment, judgement: Judgement, *, passes: int | None = None, terminal: bool = False,
+    width: int = _WIDTH,
+) -> str:  # fmt: skip
+    """The answer as text to print: per metric the arms' figures and each pair's verdict, then claims and failures.
+
+    `passes`: the k of `n of k` (RunData.passes); default: the experiment's. `terminal`: colours and boxes of `width`
+    columns (rich is imported for it); else plain lines without any escape sequence.
+    """
+    of = passes if passes is not None else experiment.passes
+    return _rich(experiment, judgement, of, width) if terminal else _plain(experiment, judgement, of)
+
+
+def _plain(experiment: Experiment, judgement: Judgement, passes: int) -> str:
+    lines: list[str] = []
+    for metric in experiment.metrics:
+        lines += ["", metric.name]
+        names = {name: named(name) for name in judgement.arms}
+        room = max((len(name) for name in names.values()), default=0)
+        for name, arm in judgement.arms.items():
+            failed = f", {arm.failed} failed" if arm.failed else ""
+            lines.append(f"  {names[name]:<{room}}  {value_cell(arm.metrics.get(metric.name), metric, passes)}{failed}")
+        for verdict in judgement.verdicts:
+            if verdict.metric.name == metric.name:
+                lines.append(f"  {_pair(verdict)}: {headline(verdict)}; ratio {ratio_cell(verdict)}")
+    return "\n".join([*lines, *_rest(judgement)]).strip("\n")
+
+
+def _pair(verdict: PairVerdict) -> str:
+    return f"{named(verdict.a)} / {named(verdict.b)}"
+
+
+def _rest(judgement: Judgement) -> list[str]:
+    lines: list[str] = []
+    if judgement.claims:
+        lines += ["", "claims", *(f"  {claim_sentence(claim)}" for claim in judgement.claims)]
+    if judgement.failures:
+        expected = sum(failure.expected for failure in judgement.failures)
+        lines += ["", f"{count(len(judgement.failures), 'failure')}, {expected} of them as expected"]
+        lines += [f"  {visible(failure_sentence(failure))}" for failure in judgement.failures]
+    if not judgement.complete:
+        lines += ["", "the run is incomplete: not every planned trial has a record"]
+    if judgement.notes:
+        lines += ["", *(visible(note) for note in judgement.notes)]
+    return lines
+
+
+def _rich(experiment: Experiment, judgement: Judgement, passes: int, width: int) -> str:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console, Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[Table | Text] = []
+    for metric in experiment.metrics:
+        arms = Table(title=Text(metric.name, style="bold"), title_justify="left", box=SIMPLE_HEAD)
+        arms.add_column("arm")
+        arms.add_column("median (lowest to highest), n of k passes")
+        arms.add_column("failed", justify="right")
+        for name, arm in judgement.arms.items():
+            figures = value_cell(arm.metrics.get(metric.name), metric, passes)
+            arms.add_row(Text(visible(name)), Text(figures), Text(str(arm.failed), style="red" if arm.failed else ""))
+        pairs = Table(box=SIMPLE_HEAD)
+        for header in ("a / b", "verdict", "ratio a/b (interval)"):
+            pairs.add_column(header)
+        for verdict in judgement.verdicts:
+            if verdict.metric.name == metric.name:
+                words = Text(headline(verdict), style=_colour(verdict))
+                pairs.add_row(Text(_pair(verdict)), words, Text(ratio_cell(verdict)))
+        parts += [arms, pairs]
+    contradicted = any(claim.verdict is ClaimVerdict.CONTRADICTED for claim in judgement.claims)
+    parts.append(Text("\n".join(_rest(judgement)), style="red" if contradicted else ""))
+    out = StringIO()
+    Console(file=out, force_terminal=True, width=width, highlight=False, emoji=False).print(Group(*parts))
+    return out.getvalue().rstrip("\n")
+
+
+def _colour(verdict: PairVerdict) -> str:
+    if isinstance(verdict.outcome, Ranked):
+        return "bold cyan"
+    return "dim" if isinstance(verdict.outcome, Refused) else "green"
