@@ -15,6 +15,7 @@ from harness.commands import experiments
 from harness.commands.answer import Answer, CommandError, Exit
 from harness.commands.instruments import Bench
 from harness.commands.judged import judged, open_run
+from harness.commands.more import more_rule
 from harness.commands.project import Project, find_project
 from harness.commands.report import written
 from harness.drivers.registry import DRIVERS, interpreter
@@ -27,8 +28,9 @@ from harness.run.clock import SystemClock
 from harness.run.counters import read_counters
 from harness.run.differences import differences
 from harness.run.disturbance import difference, unguarded
-from harness.run.files import StoreError
-from harness.run.host import fingerprint
+from harness.run.environment import cache_dir
+from harness.run.files import BusyError, StoreError
+from harness.run.host import conditions, fingerprint
 from harness.run.lock import host_lock
 from harness.run.progress import Progress, progress_for
 from harness.run.provenance import provenance
@@ -55,33 +57,53 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Run the experiment, or go on with an interrupted run of it; the answer is the verdict table."""
     project = find_project(Path.cwd())
     progress = progress_for(sys.stderr)
-    prepared = prepare(arguments, project, progress)
-    try:
-        with stopped_by_signals() as stop:
-            return measured(prepared, arguments.resume, project, progress, stop)
-    except (StoreError, cgroup.CgroupError) as error:
-        raise CommandError(str(error), Exit.HARNESS_FAILED) from error
-
-
-def prepare(arguments: argparse.Namespace, project: Project, progress: Progress) -> Prepared:
-    """Read the experiment, make its models, and take down host and versions. Nothing is measured yet."""
     experiment = experiments.read(arguments.file, passes=arguments.passes)
+    prepared = prepared_for(
+        experiment,
+        make_plan(experiment, experiments.seed_of(experiment, arguments.seed)),
+        project,
+        project.results_folder(arguments.results),
+        beside=Path(arguments.file).resolve().parent,
+        progress=progress,
+    )
+    return started(prepared, arguments.resume, project, progress)[0]
+
+
+def prepared_for(
+    experiment: Experiment, plan: Plan, project: Project, results: Path, *, beside: Path, progress: Progress
+) -> Prepared:
+    """Make the models, take down host and versions; nothing is measured. `beside`: where relative models lie."""
     for line in differences_text(experiment):
         progress.note(line)
     counters = read_counters()
     sample = difference(counters, replace(counters, at=counters.at + 1), own_cpu_s=0.0)
     for line in unguarded(experiment.disturbance, sample):
         progress.note(line)
-    found = ready_models(experiment, project, Path(arguments.file).resolve().parent, progress)
+    found = ready_models(experiment, project, beside, progress)
     pythons = interpreters(experiment, project)
     return Prepared(
         experiment=experiment,
-        plan=make_plan(experiment, experiments.seed_of(experiment, arguments.seed)),
+        plan=plan,
         models=found,
         host=fingerprint(),
-        versions=provenance(pythons=pythons, models={name: model.folder for name, model in found.items()}, sources={}),
-        results=project.results_folder(arguments.results),
+        versions=provenance(
+            pythons=pythons,
+            models={name: model.folder for name, model in found.items()},
+            model_cache=cache_dir() / "digests.json",
+        ),
+        results=results,
     )
+
+
+def started(
+    prepared: Prepared, resume: str | None, project: Project, progress: Progress
+) -> tuple[Answer, RunFolder | None]:
+    """Measure under the host's lock, then judge what is on record. No folder if the run never began."""
+    try:
+        with stopped_by_signals() as stop:
+            return measured(prepared, resume, project, progress, stop)
+    except (StoreError, BusyError, cgroup.CgroupError) as error:
+        raise CommandError(str(error), Exit.HARNESS_FAILED) from error
 
 
 def interpreters(experiment: Experiment, project: Project) -> dict[str, Path]:
@@ -116,18 +138,21 @@ def ready_models(experiment: Experiment, project: Project, beside: Path, progres
     return found
 
 
-def measured(prepared: Prepared, resume: str | None, project: Project, progress: Progress, stop: StopFlag) -> Answer:
-    """Measure under the host's lock, then judge what is on record."""
+def measured(
+    prepared: Prepared, resume: str | None, project: Project, progress: Progress, stop: StopFlag
+) -> tuple[Answer, RunFolder | None]:
+    """Measure, then judge."""
     with ExitStack() as stack:
         name = prepared.experiment.name
         held = stack.enter_context(host_lock(name, stop=stop, clock=SystemClock(), say=progress.note))
         if not held:
-            return Answer(Exit.INTERRUPTED, err=f"{stop.name} while waiting for another run; nothing was measured")
+            said = f"{stop.name} while waiting for another run; nothing was measured"
+            return Answer(Exit.INTERRUPTED, err=said), None
         for leftover in owners.end_leftovers(owners.state_dir()):
             progress.note(leftover.sentence)
         folder = resumed(prepared, resume) if resume else created(prepared)
         end = walked(prepared, folder, project, progress, stop)
-    return answer(end, folder, project)
+    return answer(end, folder, project), folder
 
 
 def created(prepared: Prepared) -> RunFolder:
@@ -180,6 +205,7 @@ def walked(prepared: Prepared, folder: RunFolder, project: Project, progress: Pr
             caches=PrivateCaches(folder.run, prepared.experiment.names),
             progress=progress,
             stop=stop,
+            more=more_rule(prepared.experiment, conditions(prepared.host)),
         )
 
 

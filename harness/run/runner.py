@@ -140,6 +140,7 @@ class _Walk(Generic[Request, Result]):
         decision = self.more(tuple(self.records), whole_plan(self.plan, self.extras))
         match decision:
             case Stop(why):
+                self.extend(Extra(why=why, after=counted))  # why a run has no more passes is part of its record
                 return why
             case RepeatPass(number, why):
                 first = next_attempt(self.records, number)
