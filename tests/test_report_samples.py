@@ -14,7 +14,9 @@ from harness.records import MemoryRecord, TrialRecord
 from harness.report import curves, summary, write_report
 from harness.verdict import judge
 
-HEAD = json.dumps({**asdict(MeterHost(backend="none", kernel=(6, 18), behind_launcher=True)), "format": SAMPLES_FORMAT})
+HEAD = json.dumps(
+    {**asdict(MeterHost(backend="none", kernel=(6, 18), events=True, behind_launcher=True)), "format": SAMPLES_FORMAT}
+)
 #: A launcher that execs at 2 s, a worker that forked and never execs, and a child that execs at 4 s; KiB.
 LINES = f"""H {HEAD}
 P 0,1000000000,10,1,1,-1,0,root,-1,launcher

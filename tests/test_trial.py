@@ -16,6 +16,7 @@ import trials
 
 from harness.experiment.types import Limits
 from harness.records import Reason
+from harness.run import cgroup
 from harness.run.keeper import Log
 from harness.run.trial import Now, TrialResult, run_trial
 from harness.testing import fake_arm
@@ -284,8 +285,8 @@ def test_phase_limit_bounds_one_phase(tmp_path: Path) -> None:
 
 def test_busy_arm_is_not_stalled(tmp_path: Path) -> None:
     """An arm that computes without a word is no hang, however short the stall limit."""
-    busy = "import time\nuntil = time.monotonic() + 3.2\nwhile time.monotonic() < until: pass"
-    assert _reason(trials.run(tmp_path, trials.python(busy), limits=Limits(stall=1.6))) == Reason.BAD_OUTPUT
+    busy = "import time\nuntil = time.monotonic() + 4\nwhile time.monotonic() < until: pass"
+    assert _reason(trials.run(tmp_path, trials.python(busy), limits=Limits(stall=2.5))) == Reason.BAD_OUTPUT
 
 
 def test_silent_idle_arm_is_a_hang(tmp_path: Path) -> None:
@@ -330,27 +331,20 @@ def test_engines_exception_and_phase_give_the_reason(tmp_path: Path, args: tuple
 
 
 @dataclass(frozen=True)
-class _Log:
-    lost: str | None
+class _Meter:
+    """A meter, its reading and its record in one."""
 
-    def with_max_rss(self, _max_rss: Mapping[int, int]) -> _Log:
-        return self
-
-
-@dataclass(frozen=True)
-class _Reading:
+    lost: str | None = None
     rss_anon: int = 123456
 
+    def latest(self) -> _Meter:
+        return self
 
-@dataclass(frozen=True)
-class _Meter:
-    lost: str | None = None
+    def stop(self) -> _Meter:
+        return self
 
-    def latest(self) -> _Reading:
-        return _Reading()
-
-    def stop(self) -> _Log:
-        return _Log(self.lost)
+    def with_max_rss(self, _max_rss: Mapping[int, int]) -> _Meter:
+        return self
 
 
 def test_last_memory_sample_stands_in_the_failure(tmp_path: Path) -> None:
@@ -448,3 +442,17 @@ def test_every_fake_arm_is_listed_with_what_it_does(capsys: pytest.CaptureFixtur
     listed = capsys.readouterr().out
     assert all(name in listed and arm.__doc__ for name, arm in ARMS.items())
     assert main(["no-such-arm"]) == 2
+
+
+def test_case_22_kill_by_the_memory_limit_is_out_of_memory(tmp_path: Path) -> None:
+    """An arm that outgrows its cgroup's limit is `out_of_memory` on the cgroup's own count, not a mere SIGKILL."""
+    backend = cgroup.probe()
+    if backend.parent is None:
+        pytest.skip(f"no memory cgroup here: {backend.why}")
+    group = cgroup.create(backend, "test-oom", 64 * 2**20)
+    try:
+        failure = trials.run(tmp_path, fake_arm("spike", 50, 200, 30, 1), cgroup=group).record.failure
+    finally:
+        group.remove()
+    assert failure is not None
+    assert (failure.reason, failure.killed_by) == (Reason.OUT_OF_MEMORY, "kernel")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from harness.commands.answer import CommandError, Exit
 from harness.commands.project import Project
-from harness.records import TrialRecord
-from harness.report.data import Curve, RunData
+from harness.report import RunData, curves
 from harness.report.terminal import verdict_table
 from harness.run.files import StoreError
 from harness.run.host import conditions
@@ -69,28 +68,11 @@ def judged(folder: RunFolder, project: Project) -> Judged:
         records=recorded.records,
         host=host,
         plan=head.plan,
-        samples=lambda record: samples(folder, record),
+        samples=curves(folder.path),
         folder=shown(folder.path, project),
         notes=recorded.notes,
     )
     return Judged(folder, data, judge(head.experiment, recorded.records, conditions(host) if host else {}))
-
-
-def samples(folder: RunFolder, record: TrialRecord) -> Curve:
-    """The memory curve of a trial from its samples file; empty if it has none or it cannot be read."""
-    import gzip
-
-    from harness.measure.timeline import timeline
-    from harness.meterlog import parse_samples
-
-    if record.memory is None or record.memory.samples_path is None:
-        return ()
-    try:
-        text = gzip.decompress((folder.path / record.memory.samples_path).read_bytes()).decode(errors="replace")
-    except (OSError, EOFError):
-        return ()
-    line = timeline(parse_samples(text.splitlines()))
-    return [(t, total) for t, total in zip(line.ticks, line.sums, strict=True) if total is not None]
 
 
 def shown(path: Path, project: Project) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from harness.meterlog import Change, MeterLog, MeterProcess, parse_samples
+from harness.measure.timeline import timeline
+from harness.meterlog import MeterLog, parse_samples
 from harness.records import TrialRecord
 from harness.report.data import Curve
 
@@ -33,23 +33,9 @@ def curves(folder: Path) -> Callable[[TrialRecord], Curve]:
 
 
 def curve(log: MeterLog) -> Curve:
-    """Sum of RssAnon over the processes at each sample: (CLOCK_MONOTONIC seconds, bytes).
+    """Sum of RssAnon over the processes at each sample: (CLOCK_MONOTONIC seconds, bytes), by the bracket's own rule.
 
-    A child that has not exec'd yet shows its parent's pages, and the launcher its own: both hold nothing until then.
+    A sample in which a process could not be read is left out: its sum would be too small by an unknown amount.
     """
-    counted_from = {process.index: _counted_from(log, process) for process in log.processes}
-    changes: dict[int, list[Change]] = defaultdict(list)
-    for change in log.changes:
-        changes[change.tick].append(change)
-    held: dict[int, int] = {}
-    points = []
-    for tick, t in enumerate(log.ticks):
-        for change in changes.get(tick, ()):
-            held[change.process] = change.anon if change.state == "ok" else 0
-        points.append((t, sum(anon for process, anon in held.items() if t >= counted_from[process])))
-    return points
-
-
-def _counted_from(log: MeterLog, process: MeterProcess) -> float:
-    on_the_way = process.forked or (process.index == 0 and log.host.behind_launcher)
-    return process.execs[0] if on_the_way and process.execs else float("-inf")
+    line = timeline(log)
+    return [(t, total) for t, total in zip(line.ticks, line.sums, strict=True) if total is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Moment(Protocol):
-    """One moment of a running trial (`harness.run.trial.Now` is one)."""
+    """One moment of a running trial: `Now`, or `harness.run.trial.Now`."""
 
     @property
     def phase(self) -> str | None:
@@ -31,6 +32,15 @@ class Moment(Protocol):
     @property
     def elapsed_s(self) -> float:
         """Seconds since the trial's start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Now:
+    """A moment in plain values."""
+
+    phase: str | None = None
+    memory_bytes: int | None = None
+    elapsed_s: float = 0.0
 
 
 class Progress(Protocol):

@@ -321,10 +321,21 @@ class _Trial:
         elif reaper.main_ended and now - (reaper.main_ended_at or now) > self.request.orphan_grace_s:
             self.leftovers = tuple(f"{identity.pid} ({name})" for identity, name in left.items())
         else:
-            self.overrun = limits.check(
-                now, tail=tail, log_bytes=keeper.total, cpu_s=reaper.cpu_s, crashed=reaper.crashed()
-            )
+            self.overrun = self._limit(limits, reaper, tail, keeper)
         return bool(self.interrupted or self.fault or self.leftovers or self.overrun)
+
+    def _limit(self, limits: Watch, reaper: Reaper, tail: EventTail, keeper: LogKeeper) -> Overrun | None:
+        """The limit that is passed now; a stall only after a fresh look at CPU time, which may be 1 s old."""
+
+        def check() -> Overrun | None:
+            log_bytes, crashed = keeper.total, reaper.crashed()
+            return limits.check(time.monotonic(), tail=tail, log_bytes=log_bytes, cpu_s=reaper.cpu_s, crashed=crashed)
+
+        overrun = check()
+        if overrun is not None and overrun.kind == "stall":
+            reaper.look(now=True)
+            overrun = check()
+        return overrun
 
     def _show(self, now: float, log_bytes: int) -> None:
         if now - self.shown < _SHOW_S:

@@ -36,6 +36,11 @@ class Comparison:
     method: str
 
     @property
+    def arms(self) -> int:
+        """Arms in the analysis behind it: df = (arms - 1) (passes - 1)."""
+        return self.df // max(self.passes - 1, 1) + 1
+
+    @property
     def excludes_zero(self) -> bool:
         """The interval of the log ratio does not hold 0; an end at 0 holds it."""
         return abs(self.log_ratio) > self.half_width
@@ -169,9 +174,9 @@ def _fit(metric: Metric, table: _Table, family: int, *, logs: bool) -> blocks.Fi
     )
     if logs:  # a step of the reading, as a relative one at the smallest value
         step = 1e-6 if metric.resolution is None else metric.resolution / float(values.min())
-        return blocks.fit(np.log(values), places, step**2, family)
+        return blocks.fit(np.log(values), places, float(step) ** 2, family)
     step = metric.resolution if metric.resolution is not None else 1e-6 * float(np.abs(values).max())
-    return blocks.fit(values, places, max(step, 1e-100) ** 2, family)
+    return blocks.fit(values, places, max(float(step), 1e-100) ** 2, family)
 
 
 def _pair(fit: blocks.Fit, i: int, j: int) -> Comparison:

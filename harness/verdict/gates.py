@@ -124,7 +124,7 @@ def failures(pair: Pair) -> Iterable[Refusal]:
             yield Refusal(
                 code,
                 f"{side.arm} has usable values in {len(side.values)} of {len(pair.cells.passes)} passes:"
-                f" {len(trials)} {'was disturbed' if code is Code.DISTURBED else 'failed'}"
+                f" {len(trials)} {'disturbed' if code is Code.DISTURBED else 'failed'}"
                 f" ({', '.join(sorted({reason for _, reason in trials}))}) in {_passes(n for n, _ in trials)}",
                 "set `repeat_passes` so that the whole pass is run again, or remove the cause and run again",
             )
@@ -211,11 +211,12 @@ def too_few_passes(pair: Pair) -> Iterable[Refusal]:
     df = pair.comparison.df if isinstance(pair.comparison, Comparison) else MIN_DF
     if n < MIN_PASSES or df < MIN_DF:
         spread = "; one value is not a spread of zero" if n == 1 else ""
+        arms = pair.comparison.arms if isinstance(pair.comparison, Comparison) else max(pair.family, 2)
         freedom = f" ({df} degrees of freedom)" if isinstance(pair.comparison, Comparison) else ""
         yield Refusal(
             Code.TOO_FEW_PASSES,
             f"{n} of {planned} passes are complete for this pair{freedom}{spread}",
-            f"run at least {fewest_passes(pair.family)} passes with {max(pair.family, 2)} arms",
+            f"run at least {fewest_passes(arms)} passes where {arms} arms have a value in every pass",
         )
     for side in (pair.x, pair.y):
         if side.unrun:

@@ -187,7 +187,7 @@ def _verdict(
         why = Unknown("exact")
         return PairVerdict(
             **shared,
-            ratio=exp(found.log_ratio),
+            ratio=found.ratio,
             interval=why,
             smallest_effect=why,
             passes_needed=why,

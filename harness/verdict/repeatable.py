@@ -23,8 +23,9 @@ WINDOWS = "negative log-likelihood paired over the same windows, Student t, Bonf
 
 @dataclass(frozen=True)
 class Exact:
-    """Two exact values, as log(a/b); `equal`: closer than the metric's resolution."""
+    """Two exact values: a/b, its log, and whether they are `equal`: closer than the metric's resolution."""
 
+    ratio: float
     log_ratio: float
     equal: bool
 
@@ -52,7 +53,7 @@ def _exact_pair(metric: Metric, a: float | Unknown, b: float | Unknown) -> Exact
         return a
     if isinstance(b, Unknown):
         return b
-    return Exact(log(a) - log(b), equal=a == b or abs(a - b) < (metric.resolution or 0.0))
+    return Exact(a / b, log(a) - log(b), equal=a == b or abs(a - b) < (metric.resolution or 0.0))
 
 
 def windowed(metric: Metric, values: Mapping[str, Mapping[int, Value]]) -> Field:
