@@ -2,6 +2,7 @@
 # venv), g++ and make is needed. All paths are relative, so the checkout may lie in a folder whose name holds blanks.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+export PYTHON # recipes read it from the environment: its path may hold blanks and quotes
 # A further package index that offers CPU builds of torch. Needed where the package index has only torch's CUDA build:
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
@@ -22,11 +23,11 @@ setup: $(DEV) $(ARMS) ## make .venv/ (the harness) and .venv-arms/ (vLLM on CPU)
 
 # $(call new_venv,folder): a fresh environment, or a sentence that says what is missing.
 define new_venv
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo 'Python 3.11 or later is needed; "$(PYTHON)" is not: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@"$(PYTHON)" -c 'import ensurepip, venv' || { \
+	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or later is needed; $$PYTHON is not: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$$PYTHON" -c 'import ensurepip, venv' || { \
 	  echo 'Python lacks venv: install it (Debian: apt install python3-venv) and run make again' >&2; exit 1; }
-	@rm -rf $(1) && "$(PYTHON)" -m venv $(1)
+	@rm -rf $(1) && "$$PYTHON" -m venv $(1)
 endef
 
 $(DEV): requirements/dev.txt pyproject.toml
@@ -57,7 +58,7 @@ lint: $(DEV) ## ruff and mypy --strict
 	.venv/bin/mypy
 
 requirements: ## resolve the pinned lists anew (half a minute, changes requirements/*.txt)
-	"$(PYTHON)" requirements/renew.py
+	"$$PYTHON" requirements/renew.py
 
 prove: $(DEV) ## measure programs whose memory is known, on every back end this host offers
 	$(HARNESS) host --prove

@@ -36,6 +36,7 @@ class Trial:
     stage: str = "import"
     prompts: list[list[int]] = field(default_factory=list)
     counts: list[list[int]] = field(default_factory=list)
+    start: Path = field(default_factory=Path.cwd)  # what a relative path of the workload is relative to
 
     @property
     def needs(self) -> frozenset[str]:
@@ -166,7 +167,7 @@ def quality(trial: Trial, llm: Any) -> None:
     from vllm import SamplingParams
 
     size, count = int(part["window_tokens"]), int(part["windows"])
-    text = Path(part["text"]).read_text(encoding="utf-8")
+    text = (trial.start / part["text"]).read_text(encoding="utf-8")
     ids = llm.get_tokenizer().encode(text, add_special_tokens=False)
     if len(ids) < size * count:
         raise ValueError(f"workload.quality: {part['text']} has {len(ids)} tokens; {count} windows of {size} need more")
