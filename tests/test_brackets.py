@@ -74,13 +74,18 @@ def test_case_26_a_spike_between_samples_is_in_the_bracket() -> None:
 
 
 def test_case_26_a_mark_read_late_bounds_the_intervals_before_too() -> None:
-    """A mark that is read at every 4th tick may have risen in any of the 4 intervals before; another process's own
-    rise in one of them adds to it.
-    """
+    """A mark that is read at every 4th tick may have risen while a process that is gone by then was still there."""
     host = replace(HOST, stride=4)
-    changes = [ok(0, 0, 50, 50), ok(0, 1, 10, 10), ok(4, 1, 100, 10), ok(5, 1, 100, 10), ok(8, 0, 150, 50)]
-    found = trial(log(changes, [process(0), process(1)], host=host))
+    other = process(1, ended=1.13, exit_mark=100 * MIB)
+    changes = [ok(0, 0, 50, 50), ok(0, 1, 100, 10), Change(7, 1, "gone"), ok(8, 0, 150, 50)]
+    found = trial(log(changes, [process(0), other], host=host))
     assert found.s_upper == 250 * MIB + 2 * MARK
+
+
+def test_nothing_is_taken_off_before_the_first_reading() -> None:
+    """A process born between two samples may have held all of its mark before it mapped any file."""
+    found = trial(log([ok(3, 0, 60, 50, 10)], [process(0, born=1.05)]))
+    assert (found.s_lower, found.s_upper) == (50 * MIB, 60 * MIB + MARK)
 
 
 def test_case_32_file_pages_do_not_widen_the_bracket() -> None:

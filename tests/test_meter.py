@@ -189,6 +189,27 @@ def test_case_33_marks_begin_anew_with_each_phase(tmp_path: Path) -> None:
     assert decode.s_upper < 40 * MIB
 
 
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_case_28_programs_started_in_quick_succession_leave_a_bound(backend: cgroup.Backend, tmp_path: Path) -> None:
+    """40 short programs beside 100 MiB: a copy of the parent before its exec counts for nothing, and all are seen."""
+    events = tmp_path / "e.jsonl"
+    code = (
+        f"import sys\nsys.path.insert(0, {str(Path(known.__file__).parent)!r})\nimport known, subprocess\n"
+        "held = known.touch(100 << 20)\nfor _ in range(40): subprocess.run(['true'])\n"
+        "known.emit(event='truth', bytes=known.own_anon())"
+    )
+    log, _ = prove.measure([sys.executable, "-S", "-E", "-c", code], backend, events)
+    whole = memory_record(log, Events()).phases[-1]
+    if not log.host.exit_marks:
+        pytest.skip(log.host.why_no_events)
+    assert whole.s_lower is not None
+    assert whole.s_upper is not None
+    truth = parse(events.read_text().splitlines()).facts[0]["bytes"]
+    assert len(log.processes) == 41
+    assert whole.s_lower <= truth + MIB
+    assert truth <= whole.s_upper <= truth + 16 * MIB
+
+
 def test_case_35_the_samplers_own_cost_is_recorded(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """Samples, CPU time, period and gaps stand in the record; one process at 50 Hz costs under 5 % even when busy."""
     meter = start(sleeper, tmp_path)
@@ -214,6 +235,16 @@ def test_the_kernel_tells_of_short_lives() -> None:
     assert done.returncode == 3
     assert 3 << 8 in {event.status for event in told if isinstance(event, Exit)}
     assert any(event.hwm > 1000 for event in told if isinstance(event, ExitMark))
+
+
+def test_case_28_no_process_is_counted_twice(folder: Path) -> None:
+    """Forty short programs beside 100 MiB: what a child shows before its exec counts for nothing, and all are seen."""
+    events = folder / "twice.jsonl"
+    log, _ = prove.measure([sys.executable, "-S", "-E", known.__file__, "churn"], cgroup.NONE, events)
+    if not log.host.events:
+        pytest.skip(log.host.why_no_events)
+    assert len(log.processes) == 201
+    assert all(process.exit_mark is not None for process in log.processes)
 
 
 def test_the_answer_has_the_contracts_shape() -> None:

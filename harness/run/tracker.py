@@ -36,13 +36,14 @@ _FULL_SCAN_S: Final = 1.0
 class Member:
     """One process of the trial. `anon`: KiB, its share of the live sum; `waiting`: forked and not yet exec'd."""
 
-    __slots__ = ("anon", "files", "index", "live", "pid", "state", "waiting")
+    __slots__ = ("anon", "files", "index", "live", "pid", "scanned", "state", "waiting")
 
     def __init__(self, index: int, pid: int, *, waiting: bool) -> None:
         self.index = index
         self.pid = pid
         self.waiting = waiting
         self.live = True
+        self.scanned = False
         self.anon = 0
         self.state = State.OK
         self.files: ProcessFiles | None = None
@@ -214,7 +215,10 @@ class Tracker:
     def _apply(self, happened: list[Event]) -> None:
         for event in happened:
             if isinstance(event, Fork):
-                if event.parent in self._by_pid:
+                known = self._by_pid.get(event.pid)
+                if known is not None and known.live and known.scanned:
+                    known.scanned = False  # a look at /proc was quicker than the kernel's word on the same birth
+                elif event.parent in self._by_pid:
                     self._add(event.pid, "event", born=event.t_ns, parent=self._by_pid[event.parent].index)
                 else:
                     self._by_pid.pop(event.pid, None)
@@ -240,7 +244,8 @@ class Tracker:
     def _add(self, pid: int, origin: str, *, born: int = -1, parent: int = -1) -> None:
         stat = read_stat(pid, self.proc)
         known = isinstance(stat, Stat)
-        waiting = stat.forked if isinstance(stat, Stat) else born >= 0
+        # A birth told by the kernel is a fork, even if the exec came before this look: its event comes too.
+        waiting = born >= 0 or (isinstance(stat, Stat) and stat.forked)
         member = Member(self.count, pid, waiting=waiting)
         self.count += 1
         self._by_pid[pid] = member
@@ -252,6 +257,7 @@ class Tracker:
             f"P {member.index},{time.monotonic_ns()},{pid},{start},{ppid},{parent},{int(waiting)},{origin},{born},"
             f"{_one_line(name)}"
         )
+        member.scanned = born < 0
         self.live.append(member)
 
     # ---- finding processes without events
@@ -300,11 +306,14 @@ class Tracker:
     def _scan(self, candidates: list[int]) -> None:
         """Add those that belong; again while one was added, for the children of what was just found."""
         cgroup = self._cgroup_pids()
+        told = self.events is not None and not self._events_lost
         new = [pid for pid in candidates if pid not in self._others and not self._is_live(pid)]
         while new:
             left = []
             for pid in new:
                 stat = read_stat(pid, self.proc)
+                if isinstance(stat, Stat) and stat.ended and told:
+                    continue  # the kernel has told of it, or will at the next tick: it is not to be counted twice
                 if not isinstance(stat, Stat) or stat.flags & PF_KTHREAD or self._is_thread(pid):
                     self._others.add(pid)
                     continue
