@@ -110,6 +110,15 @@ def test_a_run_with_failed_trials_confirms_nothing() -> None:
     assert word(agree(evidence(draws(1, 1.5)), evidence(broken))) == "not_comparable"
 
 
+def test_a_run_of_too_few_passes_is_imprecise() -> None:
+    """Four passes of two arms have 3 degrees of freedom: they neither confirm nor contradict."""
+    short = replace(PLAN, passes=4)
+    found = agree(
+        evidence({arm: cells[:4] for arm, cells in draws(1, 1.5).items()}, short), evidence(draws(2, 1.5), PLAN)
+    )
+    assert word(found) == "consistent_but_imprecise"
+
+
 def test_exact_ratios_agree_or_they_do_not() -> None:
     """Checkpoint sizes carry no noise: equal ratios are confirmed, others contradicted."""
     plan = experiment(["a", "b"], 1, metrics=[EXACT])
