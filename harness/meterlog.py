@@ -8,6 +8,7 @@ CLOCK_MONOTONIC nanoseconds. A process is named by its index of discovery. `V` i
     P index,t,pid,start,ppid,parent,forked,origin,born,name   parent is an index; forked: not yet exec'd; born or -1
     T t                               a tick begins; the lines up to the next T are its readings
     V index,hwm,anon,file,shmem,swap  a reading that differs from the one before
+    W index,anon,rest                 the same at a glance: anonymous memory and the rest of what is resident
     G index,state                     no reading: zombie, gone, denied, field_missing
     X index,t,name                    the process exec'd, and its name since
     D index,t,status,hwm              it ended: wait status and mark at its exit, -1 where nobody told
@@ -88,7 +89,7 @@ class MeterProcess:
 
 class Change(NamedTuple):
     """A reading that differs from the one before, bytes. `state`: `ok`, `zombie`, `gone`, `denied`, `field_missing`;
-    numbers mean something only for `ok`.
+    numbers mean something only for `ok`. `full`: read in full; else `hwm` and `swap` are those of the reading before.
     """
 
     tick: int
@@ -99,6 +100,7 @@ class Change(NamedTuple):
     file: int = 0
     shmem: int = 0
     swap: int = 0
+    full: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +161,7 @@ class MeterCost:
 class MeterLog:
     """Everything the meter recorded of one trial. `ticks`: time of each sample, seconds. `lost`: why it is incomplete.
     `unaccounted`: ticks before which some process may have lived and died unseen, with the number of pids.
-    `outside`: processes that were not in the trial's cgroup.
+    `outside`: processes that were not in the trial's cgroup. `unwritten`: why there is no samples file.
     """
 
     host: MeterHost
@@ -174,6 +176,7 @@ class MeterLog:
     cost: MeterCost = MeterCost()
     lost: str | None = None
     samples_path: str | None = None
+    unwritten: str = ""
 
     def with_max_rss(self, max_rss: Mapping[int, int]) -> MeterLog:
         """The log with ru_maxrss (bytes, by pid) of processes that were reaped with wait4."""
@@ -192,7 +195,7 @@ def parse_samples(lines: Iterable[str]) -> MeterLog:
     for number, line in enumerate(lines, 1):
         try:
             reader.feed(line.rstrip("\n"))
-        except (ValueError, IndexError, KeyError, TypeError):
+        except (ValueError, IndexError, KeyError, TypeError, AttributeError):
             reader.losses.append(f"line {number} of the samples cannot be read")
     return reader.log()
 
@@ -205,6 +208,7 @@ class _Reader:
         self.ticks: list[float] = []
         self.processes: list[dict[str, Any]] = []
         self.changes: list[Change] = []
+        self._full: dict[int, Change] = {}
         self.boundaries: list[Boundary] = []
         self.cgroup: list[CgroupReading] = []
         self.pss: list[PssReading] = []
@@ -255,7 +259,16 @@ class _Reader:
 
     def _v(self, rest: str) -> None:
         index, hwm, anon, file, shmem, swap = map(int, rest.split(","))
-        self.changes.append(Change(self._tick, index, "ok", hwm * KIB, anon * KIB, file * KIB, shmem * KIB, swap * KIB))
+        change = Change(self._tick, index, "ok", hwm * KIB, anon * KIB, file * KIB, shmem * KIB, swap * KIB)
+        self._full[index] = change
+        self.changes.append(change)
+
+    def _w(self, rest: str) -> None:
+        index, anon, other = (int(word) for word in rest.split(","))
+        before = self._full[index]
+        shmem = min(before.shmem, other * KIB)
+        file = other * KIB - shmem
+        self.changes.append(before._replace(tick=self._tick, anon=anon * KIB, file=file, shmem=shmem, full=False))
 
     def _g(self, rest: str) -> None:
         index, state = rest.split(",")

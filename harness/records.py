@@ -192,7 +192,10 @@ class TrialRecord:
     `values`: usable metrics by name; `missing`: why a metric that was asked for has none. `expected`: the failure is
     the one the arm declared. `work`: facts that must be equal between arms (tokens, prompt digest, threads, CPU set,
     KV bytes), as the driver reported them. `caches`: state of the arm's private caches before the trial (`cold`,
-    `primed`). `previous`: digest of the record before it; `digest`: SHA-256 of this record without that field.
+    `primed`). `page_cache`: fraction of the model's weight files that lay in the page cache before the start,
+    None where there is no such file. `engine`: what was read of each process at settled (threads, CPUs, allocator,
+    mapped weights); empty where no phase `settle` was reached. `previous`: digest of the record before it; `digest`:
+    SHA-256 of this record without that field.
     """
 
     trial: int
@@ -217,6 +220,8 @@ class TrialRecord:
     processes: tuple[ProcessEnd, ...] = ()
     disturbance: Disturbance = Disturbance()
     caches: str | None = None
+    page_cache: float | None = None
+    engine: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
     previous: str = ""

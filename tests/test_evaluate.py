@@ -204,6 +204,7 @@ def test_perplexity_weights_windows_by_their_tokens() -> None:
         [quality(0, 10, 30.0)],
         [quality(0, 10, 30.0), quality(0, 10, 30.0)],
         [quality(0, 10, 30.0), quality(2, 10, 30.0)],
+        [quality(0, 10, 30.0), quality(1, 10, 1.0), quality(1, 10, 1.0)],
         [quality(0, 10, 30.0), quality(1, 10, math.nan)],
         [quality(0, 10, 30.0), quality(1, 10, None)],
         [quality(0, 10, 30.0), quality(1, 10, -1.0)],

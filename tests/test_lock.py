@@ -147,6 +147,7 @@ def test_the_lock_stands_where_all_users_meet(monkeypatch: pytest.MonkeyPatch) -
 
 def test_case_03_signals_set_the_flag_and_nothing_is_raised() -> None:
     """SIGINT, SIGTERM and SIGHUP become a request; a second one is urgent; handlers come back afterwards."""
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     before = signal.getsignal(signal.SIGINT)
     with stopped_by_signals() as stop:
         assert not stop.wait(0)
@@ -156,14 +157,18 @@ def test_case_03_signals_set_the_flag_and_nothing_is_raised() -> None:
         assert (stop.urgent, stop.name) == (True, "SIGINT")
         assert stop.wait(3600)
     assert signal.getsignal(signal.SIGINT) == before
+    signal.signal(signal.SIGHUP, hangup)
 
 
-def test_a_signal_that_was_ignored_stays_ignored() -> None:
-    """`nohup harness run` outlives its terminal: SIGHUP ignored at the start is not heeded later."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def test_only_an_ignored_hangup_stays_ignored() -> None:
+    """`nohup harness run` outlives its terminal, but a run that a script started with `&` can still be interrupted."""
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         with stopped_by_signals() as stop:
             signal.raise_signal(signal.SIGHUP)
             assert not stop.requested
+            signal.raise_signal(signal.SIGINT)
+            assert stop.name == "SIGINT"
     finally:
-        signal.signal(signal.SIGHUP, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)

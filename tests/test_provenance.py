@@ -139,10 +139,16 @@ def test_provenance_holds_no_path_of_this_host(tmp_path: Path) -> None:
     assert found["sources"]["extra"]
 
 
+@pytest.fixture(scope="module")
+def xeon(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Fingerprint of a made-up server; its 2,700 files are written once."""
+    root = machines.write_machine(tmp_path_factory.mktemp("xeon"), machines.xeon_8480c())
+    return fingerprint(root, here=machines.here())
+
+
 @pytest.fixture
-def recorded(tmp_path: Path) -> dict[str, object]:
+def recorded(xeon: dict[str, object]) -> dict[str, object]:
     """Host and provenance as a run records them."""
-    host = fingerprint(machines.write_machine(tmp_path, machines.xeon_8480c()), here=machines.here())
     made = {
         "versions": {"harness": "0.1.0", "numpy": "2.0"},
         "sources": {"harness": "a" * 64, "plugin": "b" * 64},
@@ -150,7 +156,7 @@ def recorded(tmp_path: Path) -> dict[str, object]:
         "environments": {"vllm": {"python": "CPython 3.11.7", "packages": {"vllm": "0.32.0"}, "local": {"p": "1"}}},
         "models": {"tiny": {"digest": "d" * 64}},
     }
-    return {"host": host, "provenance": made}
+    return {"host": copy.deepcopy(xeon), "provenance": made}
 
 
 def test_the_same_host_and_sources_differ_in_nothing(recorded: dict[str, object]) -> None:

@@ -54,13 +54,14 @@ def test_a_ranked_pair_in_words(metric: str, better: str, low: float, high: floa
     """The better arm comes first, with both ends of the interval, worked out by hand."""
     sentence = sentences.verdict_sentence(verdict(REGISTRY[metric], Ranked(better), low, high))
     assert sentence.startswith(expected)
-    assert sentence.endswith("(95 % interval, simultaneous, 8 passes).")
+    assert "(95 % simultaneous interval, 8 passes" in sentence
 
 
 def test_a_metric_of_the_file_says_its_direction() -> None:
     """A score without a known kind of unit is said with its name and direction."""
     found = sentences.verdict_sentence(verdict(SCORE, Ranked("new"), 1.10, 1.20))
-    assert found.startswith("score of new is 10.0 % to 20.0 % higher than that of old; higher is better")
+    expected = "score of new is 10.0 % to 20.0 % higher than that of old"
+    assert found == f"{expected} (95 % simultaneous interval, 8 passes; higher is better)."
 
 
 def test_an_equivalence_names_its_margin() -> None:
@@ -87,7 +88,7 @@ def test_a_strict_refusal_for_overlap_prints_the_way_out() -> None:
     assert "new was better in 8 of 8 passes" in words
     assert "1.010 to 1.030" in words
     assert "`rule: paired`" in words
-    assert "More passes never mend an overlap" in words
+    assert "more passes never mend an overlap" in words
     assert "smallest difference this run could have shown is 1.3 %" in words
     assert "14 passes" in words
 
@@ -105,9 +106,9 @@ def test_all_reasons_stand_in_the_sentence() -> None:
 
 
 def test_an_unknown_interval_says_why() -> None:
-    """A ranking of an exact metric has no interval, and says so."""
-    exact = replace(verdict(SCORE, Ranked("new"), 1.1, 1.2), interval=Unknown("exact"))
-    assert "no interval: exact" in sentences.verdict_sentence(exact)
+    """A ranking without an interval says why there is none."""
+    exact = replace(verdict(SCORE, Ranked("new"), 1.1, 1.2), interval=Unknown("not worked out"))
+    assert "no interval: not worked out" in sentences.verdict_sentence(exact)
 
 
 def test_case_8_every_figure_says_n_of_k() -> None:
@@ -145,3 +146,32 @@ def test_markdown_shows_names_letter_by_letter() -> None:
     assert text.escape("_x_ *y*") == "\\_x\\_ \\*y\\*"
     assert text.escape("use `rule: a|b`") == "use `rule: a\\|b`"
     assert text.escape("one\ntwo") == "one two"
+
+
+def test_a_difference_in_bytes_stands_beside_the_percentage() -> None:
+    """Where the difference was worked out, it is said in the metric's unit: 550 to 600 MiB by hand."""
+    metric = REGISTRY["settled_rss_anon"]
+    ranked = replace(
+        verdict(metric, Ranked("new"), 0.82, 0.84), difference=Interval(-600 * 2**20, -550 * 2**20, 0.95, "made up")
+    )
+    assert ", by 550.0 to 600.0 MiB (95 % simultaneous" in sentences.verdict_sentence(ranked)
+
+
+def test_exact_metrics_are_said_to_be_compared_exactly() -> None:
+    """An exact metric has no interval; its sentence says that it was compared exactly."""
+    bits = REGISTRY["bits_per_weight"]
+    ranked = replace(verdict(bits, Ranked("new"), 0.9, 0.9), ratio=0.9, interval=Unknown("exact"))
+    assert sentences.verdict_sentence(ranked) == (
+        "bits_per_weight of new is 10.0 % lower than that of old (compared exactly, 8 passes; lower is better)."
+    )
+    even = replace(ranked, outcome=Equivalent(0.0), ratio=1.0)
+    assert "have exactly the same bits_per_weight (compared exactly" in sentences.verdict_sentence(even)
+    assert sentences.ratio_cell(even) == "1.000 (exact)"
+
+
+def test_equivalence_stands_on_the_interval_that_was_tested() -> None:
+    """Two one-sided tests read the 90 % interval, so that is the one which the sentence shows."""
+    tested = replace(verdict(SCORE, Equivalent(0.01), 0.985, 1.012), equivalence=Interval(0.993, 1.004, 0.90, "tost"))
+    found = sentences.verdict_sentence(tested)
+    assert "the 90 % interval of their ratio, 0.9930 to 1.004, lies inside" in found
+    assert "0.985" not in found

@@ -68,7 +68,7 @@ def test_the_same_input_gives_the_same_bytes(written: Path, tmp_path: Path) -> N
         "MPLCONFIGDIR": str(tmp_path / "mpl"), "SOURCE_DATE_EPOCH": "1",
     }  # fmt: skip
     (tmp_path / "mpl").mkdir()
-    (tmp_path / "mpl" / "matplotlibrc").write_text("font.size: 23\nfigure.dpi: 33\n")
+    (tmp_path / "mpl" / "matplotlibrc").write_text("font.size: 23\naxes.linewidth: 5\nxtick.major.size: 20\n")
     out = tmp_path / "again"
     done = subprocess.run(
         [sys.executable, "-c", code, str(out)],
@@ -210,6 +210,27 @@ def test_a_run_without_records_still_has_a_report(tmp_path: Path) -> None:
     assert "**This run is incomplete**" in text
     assert "No usable trial has a memory record" in text
     assert "unknown host" in text
+
+
+def test_case_11_an_arm_that_never_got_warm_is_flagged(tmp_path: Path) -> None:
+    """The flag of an arm whose iterations drift beyond its spread stands beside that arm; no other has one."""
+    run = example.data()
+    judged = example.judgement(run)
+    flagged = replace(judged.arms["direct"], flags=("direct, load_s: not at a steady state",))
+    text = write_report(run, replace(judged, arms={**judged.arms, "direct": flagged}), tmp_path).read_text()
+    arms = text.split("## Arms")[1].split("## Metrics")[0]
+    assert "| direct | vllm | 6 of 6 | 0 | 0 | direct, load_s: not at a steady state |" in arms
+    assert arms.count("steady state") == 1
+
+
+@pytest.mark.parametrize("note", ["", "No control pair guards this run: nothing shows what the host adds by itself."])
+def test_a_run_without_a_control_says_so_once(note: str, tmp_path: Path) -> None:
+    """Without an A/A control the head says that nothing guards the run, whoever says it, and says it once."""
+    run = example.data()
+    open_run = replace(run, experiment=replace(run.experiment, control=None))
+    judged = replace(example.judgement(run), notes=(note,) if note else ())
+    head = write_report(open_run, judged, tmp_path).read_text().split("## ")[0]
+    assert head.count("guards this run") == 1
 
 
 def test_the_rule_paired_is_said(tmp_path: Path) -> None:

@@ -81,21 +81,23 @@ def nothing(_now: Now) -> None:
 def run(folder: Path, argv: list[str], *, stop: Flag | None = None, **changes: Any) -> TrialResult:
     """Run one trial and prove that nothing of it is left."""
     asked = request(folder, argv, **changes)
+    before = children()
     result = run_trial(asked, stop=stop or Flag(), watch=nothing)
     assert survivors(asked.token) == []
+    assert children() <= before
     assert not list((folder / "owners").glob("*"))
     return result
 
 
 def survivors(token: str) -> list[str]:
-    """Processes that carry the token or came back to this process unreaped."""
-    found = []
-    for stat in process_tree.table().values():
-        if stat.ended and stat.parent == os.getpid():
-            found.append(f"zombie {stat.pid} {stat.name}")
-        elif not stat.ended and process_tree.token_of(stat.pid) == token:
-            found.append(f"{stat.pid} {stat.name}")
-    return found
+    """Running processes that carry the token."""
+    running = [stat for stat in process_tree.table().values() if not stat.ended]
+    return [f"{stat.pid} {stat.name}" for stat in running if process_tree.token_of(stat.pid) == token]
+
+
+def children() -> set[int]:
+    """Children of this process, unreaped ones included."""
+    return {stat.pid for stat in process_tree.table().values() if stat.parent == os.getpid()}
 
 
 def shell(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,56 +18,18 @@ from harness.records import Disturbance, TrialRecord
 from harness.run import cgroup, environment, owners, process_tree
 from harness.run.counters import read_counters
 from harness.run.disturbance import difference
+from harness.run.engine_facts import engine_facts
 from harness.run.instruments import Instruments, Trial
-from harness.run.memory_meter import MeterHandle, start_meter
+from harness.run.memory_meter import start_meter
 from harness.run.names import quote_arm
-from harness.run.trial import MeterTarget, TrialRequest, TrialResult, run_trial
+from harness.run.page_cache import resident_fraction, weight_files
+from harness.run.stop import StopFlag
+from harness.run.trial import Now, TrialRequest, TrialResult, run_trial
 
 #: Idle pause before the settled level is taken, and after the arenas were asked back, seconds. Allocators of an
 #: engine's three processes come to rest 2 to 4 s after the last request, and the rule wants a quiet window of 3 s.
 SETTLE_S: Final = 8.0
 TRIM_S: Final = 5.0
-
-
-@dataclass(frozen=True)
-class Group:
-    """A trial's cgroup as the owner of its processes sees it."""
-
-    group: cgroup.TrialCgroup
-
-    @property
-    def procs_files(self) -> Sequence[str]:
-        """Files to write a pid into, one per hierarchy."""
-        return self.group.enter_paths
-
-    def pids(self) -> Sequence[int]:
-        """Processes in it."""
-        return tuple(self.group.pids())
-
-    def kill(self) -> bool:
-        """End all of it at once."""
-        self.group.kill()
-        return True
-
-    def oom_kills(self) -> int | None:
-        """Processes of it that the kernel ended for want of memory."""
-        return self.group.oom_kills()
-
-
-@dataclass(frozen=True)
-class Meter:
-    """A running meter as a trial sees it."""
-
-    handle: MeterHandle
-
-    def latest(self) -> int | None:
-        """Sum of RssAnon in bytes as last sampled."""
-        newest = self.handle.latest()
-        return newest.rss_anon if newest is not None else None
-
-    def stop(self) -> MeterLog:
-        """End sampling and read back what was recorded."""
-        return self.handle.stop()
 
 
 @dataclass
@@ -83,13 +46,15 @@ class Bench:
     backend: cgroup.Backend
     started: list[str] = field(default_factory=list)
     groups: dict[str, cgroup.TrialCgroup] = field(default_factory=dict)
+    engines: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+    page_caches: dict[str, float | None] = field(default_factory=dict)
 
     def instruments(self) -> Instruments[TrialRequest, TrialResult]:
         """What the runner is handed."""
         return Instruments(
             prepare=self.prepare,
             counters=self.counters,
-            run=lambda request, stop, watch: run_trial(request, stop=stop, watch=_shown(watch)),
+            run=self.run,
             evaluate=self.evaluate,
             release=self.release,
             sweep=self.sweep,
@@ -125,9 +90,25 @@ class Bench:
             workload=self.workload(trial),
             limits=self.experiment.limits,
             attempt=trial.task.attempt,
-            cgroup=Group(group) if group is not None else None,
-            start_meter=lambda target: self.meter(target, group),
+            cgroup=group,
+            start_meter=partial(start_meter, backend_why=self.backend.why),
         )
+
+    def run(self, request: TrialRequest, stop: StopFlag, watch: Callable[[Now], None]) -> TrialResult:
+        """Run the trial; when it has come to rest, read once what its processes are made of."""
+        model = self.models.get(request.arm.model or "")
+        if model is not None:
+            self.page_caches[request.token] = resident_fraction(weight_files(model.folder))
+
+        def look(moment: Now) -> None:
+            watch(moment)
+            # `settle` is idle by definition: numa_maps, which walks page tables, disturbs nothing that is timed
+            if moment.phase == "settle" and request.token not in self.engines:
+                tree = process_tree.Tree(request.token)
+                alive = [identity.pid for identity, stat in tree.look().items() if not stat.ended]
+                self.engines[request.token] = tuple({"pid": pid, **engine_facts(pid)} for pid in alive)
+
+        return run_trial(request, stop=stop, watch=look)
 
     def workload(self, trial: Trial) -> dict[str, Any]:
         """What the driver reads: the arm, the work, and only the pauses that a metric asked for."""
@@ -143,21 +124,6 @@ class Bench:
             trim_s=TRIM_S if "trim" in needs else 0.0,
         )
 
-    def meter(self, target: MeterTarget, group: cgroup.TrialCgroup | None) -> Meter:
-        """Start the sampler behind the launcher, before the arm's exec."""
-        return Meter(
-            start_meter(
-                root_pid=target.main.pid,
-                session=target.main.pid,
-                token=target.token,
-                events_path=target.events,
-                samples_path=target.samples,
-                cgroup=group,
-                backend_why=self.backend.why,
-                behind_launcher=True,
-            )
-        )
-
     def counters(self) -> Callable[[TrialResult], Disturbance]:
         """Read the host's counters now; the function reads them again and gives the difference."""
         before = read_counters()
@@ -171,10 +137,15 @@ class Bench:
 
     def evaluate(self, _trial: Trial, result: TrialResult, disturbance: Disturbance) -> TrialRecord:
         """The record with its values and the last word on its failure."""
-        meter = result.meter.with_max_rss(result.max_rss) if isinstance(result.meter, MeterLog) else None
+        meter = result.meter if isinstance(result.meter, MeterLog) else None
         if meter is not None and meter.samples_path is not None:
             meter = replace(meter, samples_path=str(Path(meter.samples_path).relative_to(self.run_folder)))
-        record = replace(result.record, disturbance=disturbance)
+        record = replace(
+            result.record,
+            disturbance=disturbance,
+            page_cache=self.page_caches.pop(result.token, None),
+            engine=self.engines.pop(result.token, ()),
+        )
         return evaluate(self.experiment, record, result.events, meter)
 
     def release(self, request: TrialRequest) -> None:
@@ -196,30 +167,3 @@ class Bench:
                 said += [f"ended process {identity.pid} ({name}), left by a trial" for identity, name in names.items()]
         self.started.clear()
         return said
-
-
-def _shown(watch: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The trial's moment in the words of the live line."""
-    from harness.run.progress import Now
-
-    return lambda moment: watch(Now(phase=moment.phase, memory_bytes=moment.memory_bytes, elapsed_s=moment.elapsed_s))
-
-
-@dataclass(frozen=True)
-class PrivateCaches:
-    """The arms' private caches of one run, below the harness's own cache folder."""
-
-    run: str
-    arms: Sequence[str]
-
-    def kept(self, arm: str) -> bool:
-        """Whether that arm's folder is still there."""
-        return environment.private_dir(self.run, quote_arm(arm)).is_dir()
-
-    def remove(self) -> None:
-        """The run is finished: nothing of it will be started again."""
-        for arm in self.arms:
-            environment.remove_private(environment.private_dir(self.run, quote_arm(arm)))
-        whole = environment.cache_dir() / "runs" / self.run
-        if whole.is_dir() and not any(whole.iterdir()):
-            whole.rmdir()

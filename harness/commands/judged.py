@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.commands.answer import CommandError, Exit
 from harness.commands.project import Project
-from harness.records import TrialRecord
-from harness.report.data import Curve, RunData
+from harness.report import RunData, curves
 from harness.report.terminal import verdict_table
 from harness.run.files import StoreError
+from harness.run.host import conditions
 from harness.run.store import RunFolder, UnknownRunError
 from harness.verdict import judge
 from harness.verdict.types import ClaimVerdict, Judgement
@@ -70,34 +68,11 @@ def judged(folder: RunFolder, project: Project) -> Judged:
         records=recorded.records,
         host=host,
         plan=head.plan,
-        samples=lambda record: samples(folder, record),
+        samples=curves(folder.path),
         folder=shown(folder.path, project),
         notes=recorded.notes,
     )
-    return Judged(folder, data, judge(head.experiment, recorded.records, claim_host(host)))
-
-
-def claim_host(host: Mapping[str, Any]) -> dict[str, Any]:
-    """What claims may ask of a host: its instruction sets and its number of cores."""
-    cpu = host.get("cpu") or {}
-    return {"cpu_flags": cpu.get("flags"), "cores": cpu.get("cores") or cpu.get("threads")}
-
-
-def samples(folder: RunFolder, record: TrialRecord) -> Curve:
-    """The memory curve of a trial from its samples file; empty if it has none or it cannot be read."""
-    import gzip
-
-    from harness.measure.timeline import timeline
-    from harness.meterlog import parse_samples
-
-    if record.memory is None or record.memory.samples_path is None:
-        return ()
-    try:
-        text = gzip.decompress((folder.path / record.memory.samples_path).read_bytes()).decode(errors="replace")
-    except (OSError, EOFError):
-        return ()
-    line = timeline(parse_samples(text.splitlines()))
-    return [(t, total) for t, total in zip(line.ticks, line.sums, strict=True) if total is not None]
+    return Judged(folder, data, judge(head.experiment, recorded.records, conditions(host) if host else {}))
 
 
 def shown(path: Path, project: Project) -> str:

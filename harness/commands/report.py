@@ -22,7 +22,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     runs = [judged(open_run(named, results), project) for named in arguments.run]
     code = next(code for code in _ORDER if any(one.exit_code is code for one in runs) or code is Exit.OK)
     if arguments.json:
-        documents = [summary(one.data.experiment.name, one.data.run, one.judgement) for one in runs]
+        documents = [
+            summary(one.data.experiment.name, one.data.run, one.judgement, asked=one.data.experiment) for one in runs
+        ]
         value = documents if len(documents) > 1 else documents[0]
         return Answer(code, out=json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
     return Answer(code, out="\n".join(written(one, project) for one in runs))

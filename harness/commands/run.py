@@ -6,14 +6,14 @@ import argparse
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from harness.commands import experiments
 from harness.commands.answer import Answer, CommandError, Exit
-from harness.commands.instruments import Bench, PrivateCaches
+from harness.commands.instruments import Bench
 from harness.commands.judged import judged, open_run
 from harness.commands.project import Project, find_project
 from harness.commands.report import written
@@ -22,8 +22,11 @@ from harness.experiment import Experiment, differences_text
 from harness.models import store as models
 from harness.plan import Plan, make_plan
 from harness.run import cgroup, owners
+from harness.run.caches import PrivateCaches
 from harness.run.clock import SystemClock
+from harness.run.counters import read_counters
 from harness.run.differences import differences
+from harness.run.disturbance import difference, unguarded
 from harness.run.files import StoreError
 from harness.run.host import fingerprint
 from harness.run.lock import host_lock
@@ -64,6 +67,10 @@ def prepare(arguments: argparse.Namespace, project: Project, progress: Progress)
     """Read the experiment, make its models, and take down host and versions. Nothing is measured yet."""
     experiment = experiments.read(arguments.file, passes=arguments.passes)
     for line in differences_text(experiment):
+        progress.note(line)
+    counters = read_counters()
+    sample = difference(counters, replace(counters, at=counters.at + 1), own_cpu_s=0.0)
+    for line in unguarded(experiment.disturbance, sample):
         progress.note(line)
     found = ready_models(experiment, project, Path(arguments.file).resolve().parent, progress)
     pythons = interpreters(experiment, project)

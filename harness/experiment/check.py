@@ -150,8 +150,8 @@ def _check_metrics(values: Mapping[str, Any], reader: Reader) -> dict[str, Metri
     for index, entry in enumerate(values.get("metrics") or ()):
         path: Path = ("metrics", index)
         if isinstance(entry, str) and entry not in REGISTRY:
-            define = f"; or define it: {{name: {entry}, unit: s, better: lower}}"
-            reader.report(path, f"no metric `{entry}`; {near(entry, REGISTRY)}{define}")
+            define = f"define it: {{name: {entry}, unit: s, better: lower}}"
+            reader.report(path, f"no metric `{entry}`; {near(entry, REGISTRY)} Or {define}")
         metric = metric_of(entry)
         if metric is None:
             continue

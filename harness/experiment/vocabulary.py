@@ -6,6 +6,7 @@ import re
 from typing import Final
 from urllib.parse import quote
 
+from harness import metrics
 from harness.experiment.problems import near
 
 #: Drivers that an experiment may name.
@@ -28,21 +29,8 @@ PHASES: Final = (
 OTHER_LIMITS: Final = ("trial", "stall", "exit")
 #: Words that people try for the limit of the whole trial; none may pass as the name of a phase that never comes.
 _MEANT_TRIAL: Final = frozenset({"timeout", "timeout_s", "time", "total", "wall", "wall_s", "max", "limit", "seconds"})
-#: Counters that `disturbance` may bound: what the host did to a trial, unit in the name (harness/run/disturbance.py).
-DISTURBANCE_COUNTERS: Final = (
-    "steal_s",
-    "steal_fraction",
-    "foreign_cpu_s",
-    "foreign_cpu_fraction",
-    "psi_cpu_some_s",
-    "psi_memory_some_s",
-    "psi_io_some_s",
-    "major_faults",
-    "swap_in_bytes",
-    "swap_out_bytes",
-    "throttle_events",
-    "load_1min",
-)
+#: Counters that `disturbance` may bound: what the host did to a trial, each defined in the registry.
+DISTURBANCE_COUNTERS: Final = tuple(metrics.DISTURBANCE_COUNTERS)
 #: Signals that may be declared to end an arm: those of signal(7) whose default action ends a process.
 SIGNALS: Final = (
     *("SIGABRT", "SIGALRM", "SIGBUS", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGKILL", "SIGPIPE", "SIGPROF"),

@@ -50,7 +50,7 @@ class Span:
 
 
 def memory_record(meter: MeterLog, events: Events) -> MemoryRecord:
-    """The memory of one trial. Never raises for a log that is cut short: what cannot be told is None with its reason."""
+    """The memory of one trial. A log that is cut short raises nothing: what cannot be told is None, with its reason."""
     line = timeline(meter)
     names = list(dict.fromkeys(phase.name for phase in events.phases))
     spans = _spans(meter)

@@ -5,7 +5,7 @@ Interval k lies between ticks k and k+1. What a process may have held in it:
 - read at both ends: its high-water mark at k+1, less the least file and shared pages seen around the interval (the
   mark counts them too). The mark only rises until it is reset, and it is reset at phase boundaries alone;
 - born in it: its mark at k+1, with nothing taken off: nobody saw how many file pages it had;
-- ended in it: its mark at exit from the kernel, else ru_maxrss of its reaping (which is never less), else nothing valid;
+- ended in it: its mark at exit from the kernel, else ru_maxrss of its reaping (never less), else nothing valid;
 - born and ended in it: the same;
 - exec'd in it: what it held before the exec has only ru_maxrss as a bound.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from harness.measure.counter_error import counter_error
@@ -136,7 +137,8 @@ class _Track:
         self.ticks = meter.ticks
         self.rows = _last_of_each_tick(changes)
         self.resets = {boundary.tick for boundary in meter.boundaries}
-        self.error = counter_error(meter.host.kernel, meter.host.cpus, meter.host.page).mark
+        error = counter_error(meter.host.kernel, meter.host.cpus, meter.host.page)
+        self.error = error.mark + 2 * error.reading  # the mark's, and those of file and shared pages taken off it
         self.first = self.rows[0].tick if self.rows else len(self.ticks)
         self.gone = next((row.tick for row in self.rows if row.state in ("gone", "zombie")), None)
         self.begin = self._begin()
@@ -162,7 +164,8 @@ class _Track:
         if self.meter.host.events:
             return found
         found = [max(self.ticks[max(_interval(self.ticks, time), 0)] - _MOMENT, self.begin) for time in found]
-        for before, after in zip(self.rows, self.rows[1:], strict=False):
+        read = [row for row in self.rows if row.full]
+        for before, after in pairwise(read):
             fell = before.state == after.state == "ok" and after.hwm < before.hwm
             told = any(self.ticks[before.tick] <= time for time in found if time <= self.ticks[after.tick] + 0.5)
             if fell and not told and not any(before.tick <= tick < after.tick for tick in self.resets):
@@ -216,7 +219,7 @@ class _Track:
 
     def _runs(self) -> list[tuple[Change, int]]:
         """Each row with the tick at which the next begins."""
-        ends = [row.tick for row in self.rows[1:]] + [len(self.ticks)]
+        ends = [row.tick for row in self.rows[1:]] + [len(self.ticks)] * bool(self.rows)
         return [(row, end) for row, end in zip(self.rows, ends, strict=True) if end > row.tick]
 
     # ---- bounds
@@ -293,13 +296,14 @@ class _Track:
         return self.rows[low - 1] if low else None
 
     def _marks(self) -> dict[int, int]:
-        """High-water mark at each tick. A mark may have risen up to `stride` ticks before it was read."""
+        """High-water mark at each tick. It may have risen since it was last read, at most `stride` ticks ago."""
         found: dict[int, int] = {}
         for row, end in self._runs():
             if row.state == "ok":
                 for tick in range(row.tick, end):
                     found[tick] = row.hwm
-        for before, after in zip(self.rows, self.rows[1:], strict=False):
+        read = [row for row in self.rows if row.full]
+        for before, after in pairwise(read):
             if before.state == after.state == "ok" and after.hwm > before.hwm:
                 for tick in range(max(before.tick, after.tick - self.meter.host.stride) + 1, after.tick):
                     found[tick] = max(found.get(tick, 0), after.hwm)
@@ -324,7 +328,8 @@ def _last_of_each_tick(changes: list[Change]) -> list[Change]:
         if rows and rows[-1].tick == change.tick:
             before = rows.pop()
             if before.state == change.state == "ok":
-                change = change._replace(hwm=max(before.hwm, change.hwm))  # noqa: PLW2901  # the row to keep
+                kept = max(before.hwm, change.hwm)
+                change = change._replace(hwm=kept, full=before.full or change.full)  # noqa: PLW2901  # the row to keep
         rows.append(change)
     return rows
 

@@ -10,7 +10,7 @@ from typing import Any
 from harness.experiment.types import Arm
 from harness.report.data import RunData
 from harness.report.text import escape, named, significant, table
-from harness.verdict.types import Judgement
+from harness.verdict.types import Judgement, Unknown
 
 _POSITION = (
     "What a position within the pass did to a value: median over its trials of value divided by the median of that arm,"
@@ -72,7 +72,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
         yield path, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def order_section(data: RunData) -> str:
+def order_section(data: RunData, judgement: Judgement) -> str:
     """The order in which the trials ran, and what the median trial lasted at each position."""
     records = data.counted
     if not records:
@@ -87,6 +87,8 @@ def order_section(data: RunData) -> str:
     parts = ["## Order", table(["pass", "attempt", "order of the arms"], rows, right=[0, 1])]
     if data.plan is not None and data.plan.notes:
         parts.append("\n".join(f"- {escape(note)}" for note in data.plan.notes))
+    if judgement.positions:
+        parts.append(_effects_table(judgement))
     effects = [row for row in (_position_row(data, metric.name) for metric in data.experiment.metrics) if row]
     if effects:
         places = max(len(row) for row in effects) - 1
@@ -96,6 +98,17 @@ def order_section(data: RunData) -> str:
             table(header, [row + [""] * (places + 1 - len(row)) for row in effects], right=range(1, places + 1)),
         ]
     return "\n\n".join(parts)
+
+
+def _effects_table(judgement: Judgement) -> str:
+    rows = []
+    for metric, effect in judgement.positions.items():
+        if isinstance(effect, Unknown):
+            rows.append([escape(metric), "unknown", escape(effect.why)])
+        else:
+            per_place, low, high = (f"{100 * value:+.2f} %" for value in (effect.per_place, effect.low, effect.high))
+            rows.append([escape(metric), per_place, f"{low} to {high}"])
+    return table(["metric", "effect of one place later in the pass", "95 % interval"], rows, right=[1])
 
 
 def _position_row(data: RunData, metric: str) -> list[str]:

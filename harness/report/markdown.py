@@ -27,7 +27,7 @@ def markdown(data: RunData, judgement: Judgement, figures: Figures) -> str:
         lambda: _metrics(data, judgement, figures),
         lambda: _failures(judgement),
         lambda: memory_section(data, figures.get("memory")),
-        lambda: conditions.order_section(data),
+        lambda: conditions.order_section(data, judgement),
         lambda: hosts.disturbance_section(data),
         lambda: hosts.host_section(data),
         lambda: _rerun(data),
@@ -46,16 +46,18 @@ def _head(data: RunData, judgement: Judgement) -> str:
     facts = [
         f"Run {escape(data.run)}: {ran} {count(data.passes, 'pass', 'passes')}; rule `{asked.rule.value}`"
         + (" (spreads may overlap; judged within passes)." if asked.rule is Rule.PAIRED else "."),
-        _control(asked),
+        _control(asked, judgement),
     ]
     if not judgement.complete:
         facts.append(_incomplete(data))
     notes = [f"- {escape(note)}" for note in dict.fromkeys((*data.notes, *judgement.notes))]
     title = f"# {escape(asked.name)}\n\n> {escape(asked.question)}"
-    return "\n\n".join([title, *facts, *(["\n".join(notes)] if notes else [])])
+    return "\n\n".join([title, *filter(None, facts), *(["\n".join(notes)] if notes else [])])
 
 
-def _control(asked: Experiment) -> str:
+def _control(asked: Experiment, judgement: Judgement) -> str:
+    if asked.control is None and any("control" in note for note in judgement.notes):
+        return ""  # the verdict engine says it already
     if asked.control is None:
         return "No A/A control guards this run: nothing shows that two identical arms would not have been told apart."
     first, second = asked.control
@@ -150,6 +152,7 @@ def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metri
         _values_table(data, metric),
         _lines(told, sentences.verdict_sentence),
         _lines(refused, lambda verdict: sentences.refusal_text(verdict, rule)),
+        escape(sentences.methods(verdicts)),
         picture(figures, f"intervals-{name}", f"ratio of each pair on {name} with its interval"),
         picture(figures, f"matrix-{name}", f"verdict of each pair on {name}"),
     ]
@@ -157,7 +160,9 @@ def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metri
 
 
 def _lines(verdicts: list[PairVerdict], say: Callable[[PairVerdict], str]) -> str:
-    return "\n".join("- " + escape(" ".join([say(verdict), *verdict.notes])) for verdict in verdicts)
+    return "\n".join(
+        "- " + escape(" ".join([say(verdict), *map(sentences.sentence, verdict.notes)])) for verdict in verdicts
+    )
 
 
 def _figures_table(data: RunData, judgement: Judgement, metric: Metric) -> str:

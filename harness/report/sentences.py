@@ -6,8 +6,11 @@ said only where it was tested against a margin stated in advance, and the margin
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from harness.experiment.types import Rule
-from harness.metrics import Better, Metric
+from harness.metrics import Better, Kind, Metric
 from harness.report.text import alike, count, finite, named, percent, significant, span
 from harness.verdict.types import (
     Code,
@@ -26,7 +29,7 @@ from harness.verdict.types import (
 _FACTOR_FROM = 1.5
 
 PAIRED_EXISTS = (
-    "More passes never mend an overlap, since spreads only grow; `rule: paired`, stated in the experiment in advance,"
+    "more passes never mend an overlap, since spreads only grow; `rule: paired`, stated in the experiment in advance,"
     " drops this one condition and judges within passes"
 )
 
@@ -62,11 +65,23 @@ def verdict_sentence(verdict: PairVerdict) -> str:
 def _ranked(verdict: PairVerdict, better: str) -> str:
     worse = verdict.b if better == verdict.a else verdict.a
     ratio, interval = oriented(verdict, better)
-    grounds = f"({interval_words(verdict)})"
+    obvious = verdict.metric.unit == "s" or verdict.metric.unit.endswith("/s")  # "faster" says which way is better
+    grounds = f"({interval_words(verdict)}{'' if obvious else f'; {verdict.metric.better.value} is better'})"
     low, high = interval if interval is not None else (ratio, ratio)
     if low is None or high is None:
         return f"{named(better)} is better than {named(worse)} on {verdict.metric.name} {grounds}."
-    return f"{_difference(verdict.metric, better, worse, low, high)} {grounds}."
+    return f"{_difference(verdict.metric, better, worse, low, high)}{_by_how_much(verdict)} {grounds}."
+
+
+def _by_how_much(verdict: PairVerdict) -> str:
+    """`, by 583.2 to 594.0 MiB`: the difference in the metric's own unit, where it was worked out; else nothing."""
+    if isinstance(verdict.difference, Unknown):
+        return ""
+    ends = finite(verdict.difference.low), finite(verdict.difference.high)
+    if ends[0] is None or ends[1] is None or ends[0] * ends[1] <= 0:
+        return ""
+    (low, high), unit = alike(sorted((abs(ends[0]), abs(ends[1]))), verdict.metric.unit)
+    return f", by {low} {unit}" if low == high else f", by {low} to {high} {unit}"
 
 
 def oriented(verdict: PairVerdict, first: str) -> tuple[float | None, tuple[float, float] | None]:
@@ -104,7 +119,7 @@ def _lower(metric: Metric, better: str, worse: str, low: float, high: float) -> 
     less = span(100 * (1 - high), 100 * (1 - low), " %")
     if metric.unit == "s":
         return f"{better} takes {less} less time than {worse} on {metric.name}"
-    return f"{metric.name} of {better} is {less} lower than that of {worse}; lower is better"
+    return f"{metric.name} of {better} is {less} lower than that of {worse}"
 
 
 def _higher(metric: Metric, better: str, worse: str, low: float, high: float) -> str:
@@ -112,24 +127,39 @@ def _higher(metric: Metric, better: str, worse: str, low: float, high: float) ->
     much = span(low, high, "x") if factor else span(100 * (low - 1), 100 * (high - 1), " %")
     if metric.unit.endswith("/s"):
         return f"{better} is {much} {'as fast as' if factor else 'faster than'} {worse} on {metric.name}"
-    return f"{metric.name} of {better} is {much} {'' if factor else 'higher than '}that of {worse}; higher is better"
+    return f"{metric.name} of {better} is {much} {'' if factor else 'higher than '}that of {worse}"
 
 
 def interval_words(verdict: PairVerdict) -> str:
     """`95 % simultaneous interval, 8 passes`, or why there is no interval."""
     passes = count(verdict.within.passes, "pass", "passes")
     if isinstance(verdict.interval, Interval):
-        return f"{significant(100 * verdict.interval.level, 2)} % interval, {verdict.interval.method}, {passes}"
+        return f"{percent(verdict.interval.level)} simultaneous interval, {passes}"
+    if verdict.metric.kind is Kind.EXACT:
+        return f"compared exactly, {passes}"
     return f"no interval: {verdict.interval.why}; {passes}"
 
 
 def _equivalent(verdict: PairVerdict, margin: float) -> str:
-    interval = known_interval(verdict)
-    held = f"the ratio's interval {span(*interval, digits=4)} lies inside" if interval else "the ratio lies inside"
+    both, name = f"{named(verdict.a)} and {named(verdict.b)}", verdict.metric.name
+    if margin == 0:
+        return f"{both} have exactly the same {name} ({interval_words(verdict)})."
+    tested = verdict.equivalence if isinstance(verdict.equivalence, Interval) else verdict.interval
+    ends = (finite(tested.low), finite(tested.high)) if isinstance(tested, Interval) else (None, None)
+    if ends[0] is None or ends[1] is None or not isinstance(tested, Interval):
+        return f"{both} are equivalent within {percent(margin)} on {name}, a margin stated in advance."
+    passes = count(verdict.within.passes, "pass", "passes")
     return (
-        f"{named(verdict.a)} and {named(verdict.b)} are equivalent within {percent(margin)} on {verdict.metric.name}:"
-        f" {held} the margin stated in advance ({interval_words(verdict)})."
+        f"{both} are equivalent within {percent(margin)} on {name}: the {percent(tested.level)} interval of their"
+        f" ratio, {span(ends[0], ends[1], digits=4)}, lies inside the margin stated in advance ({passes})."
     )
+
+
+def methods(verdicts: Sequence[PairVerdict]) -> str:
+    """How the intervals of a metric were made, each way with its number of pairs; empty if there is none."""
+    found = Counter(verdict.interval.method for verdict in verdicts if isinstance(verdict.interval, Interval))
+    ways = [f"{method} ({count(pairs, 'pair')})" for method, pairs in sorted(found.items())]
+    return f"How the intervals were made: {'; '.join(ways)}." if ways else ""
 
 
 def within_words(verdict: PairVerdict) -> str:
@@ -148,10 +178,10 @@ def remedies(verdict: PairVerdict, rule: Rule) -> tuple[str, ...]:
     """What would change a refusal, each once; empty for a verdict that is none."""
     if not isinstance(verdict.outcome, Refused):
         return ()
-    told = [_sentence(reason.remedy) for reason in verdict.outcome.reasons if reason.remedy.strip()]
+    told = [reason.remedy.strip().rstrip(".") for reason in verdict.outcome.reasons if reason.remedy.strip()]
     overlap = any(reason.code is Code.SPREADS_OVERLAP for reason in verdict.outcome.reasons)
-    if overlap and rule is Rule.STRICT:
-        told.append(PAIRED_EXISTS + ".")
+    if overlap and rule is Rule.STRICT and not any("rule: paired" in remedy for remedy in told):
+        told.append(PAIRED_EXISTS)
     return tuple(dict.fromkeys(told))
 
 
@@ -171,10 +201,10 @@ def power_words(verdict: PairVerdict) -> str:
 
 def refusal_text(verdict: PairVerdict, rule: Rule) -> str:
     """A whole refusal: what was found, the within-pass figures, what it would take, what would change it."""
-    changes = " ".join(remedies(verdict, rule))
+    changes = "; ".join(_lower_first(remedy) for remedy in remedies(verdict, rule))
     nothing = known_ratio(verdict) is None and verdict.within.passes == 0  # no pass holds both arms: no figure to give
     parts = [verdict_sentence(verdict), *([] if nothing else [within_words(verdict), power_words(verdict)])]
-    return " ".join([*parts, f"What would change it: {changes}"] if changes else parts)
+    return " ".join([*parts, f"What would change it: {changes}."] if changes else parts)
 
 
 def headline(verdict: PairVerdict) -> str:
@@ -183,7 +213,7 @@ def headline(verdict: PairVerdict) -> str:
     if isinstance(outcome, Ranked):
         return f"{named(outcome.better)} is better"
     if isinstance(outcome, Equivalent):
-        return f"equivalent within {percent(outcome.margin)}"
+        return f"equivalent within {percent(outcome.margin)}" if outcome.margin else "exactly the same"
     return "not ranked: " + ", ".join(dict.fromkeys(CODE_WORDS[reason.code] for reason in outcome.reasons))
 
 
@@ -192,7 +222,15 @@ def ratio_cell(verdict: PairVerdict) -> str:
     ratio, interval = known_ratio(verdict), known_interval(verdict)
     if ratio is None:
         return f"unknown: {verdict.ratio.why}" if isinstance(verdict.ratio, Unknown) else "not finite"
-    return f"{significant(ratio)} ({span(*interval, digits=4)})" if interval else f"{significant(ratio)} (no interval)"
+    return (
+        f"{significant(ratio)} ({span(*interval, digits=4)})"
+        if interval
+        else f"{significant(ratio)} ({_no_interval(verdict)})"
+    )
+
+
+def _no_interval(verdict: PairVerdict) -> str:
+    return "exact" if verdict.metric.kind is Kind.EXACT else "no interval"
 
 
 def value_cell(summary: Summary | None, metric: Metric, passes: int) -> str:
@@ -206,7 +244,7 @@ def value_cell(summary: Summary | None, metric: Metric, passes: int) -> str:
 
 def claim_sentence(claim: JudgedClaim) -> str:
     """`duplicate-gone is supported: ...`."""
-    return f"{named(claim.id)} is {claim.verdict.value.replace('_', ' ')}: {_sentence(claim.why)}"
+    return f"{named(claim.id)} is {claim.verdict.value.replace('_', ' ')}: {sentence(claim.why)}"
 
 
 def failure_sentence(failure: FailureRow) -> str:
@@ -214,7 +252,7 @@ def failure_sentence(failure: FailureRow) -> str:
     how = "failed as expected" if failure.expected else "failed"
     place = "before the first pass" if failure.pass_number == 0 else f"in pass {failure.pass_number}"
     instead = " The pass was repeated; this trial is not in the figures." if failure.replaced else ""
-    return f"{named(failure.arm)} {how} {place} ({failure.reason}): {_sentence(failure.evidence)}{instead}"
+    return f"{named(failure.arm)} {how} {place} ({failure.reason}): {sentence(failure.evidence)}{instead}"
 
 
 def _lower_first(text: str) -> str:
@@ -223,6 +261,7 @@ def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:] if first.isalpha() and first.istitle() else text
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """Text with a full stop, unless it ends in one already."""
     stripped = text.strip()
     return stripped if stripped.endswith((".", "!", "?")) else stripped + "."

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.experiment.types import Experiment, Rule
 from harness.metrics import REGISTRY
-from harness.report.sentences import known_interval, known_ratio, remedies, verdict_sentence
+from harness.report.sentences import known_ratio, remedies, verdict_sentence
 from harness.report.text import finite
 from harness.verdict.types import (
     ArmSummary,
@@ -22,6 +22,7 @@ from harness.verdict.types import (
     Ranked,
     Refused,
     Summary,
+    Unknown,
 )
 
 
@@ -69,7 +70,6 @@ def _figures(figure: Summary, unit: str) -> dict[str, Any]:
 
 
 def _verdict(verdict: PairVerdict, rule: Rule) -> dict[str, Any]:
-    interval = known_interval(verdict)
     reasons = verdict.outcome.reasons if isinstance(verdict.outcome, Refused) else ()
     return {
         "metric": verdict.metric.name,
@@ -78,11 +78,13 @@ def _verdict(verdict: PairVerdict, rule: Rule) -> dict[str, Any]:
         "verdict": _word(verdict),
         "better": verdict.outcome.better if isinstance(verdict.outcome, Ranked) else None,
         "ratio": known_ratio(verdict),
-        "interval": None if interval is None else list(interval),
+        "interval": _ends(verdict.interval),
         "reasons": list(dict.fromkeys(reason.code.value for reason in reasons)),
         "within_passes": {"a_better": verdict.within.a_better, "passes": verdict.within.passes},
         "interval_level": verdict.interval.level if isinstance(verdict.interval, Interval) else None,
         "interval_method": verdict.interval.method if isinstance(verdict.interval, Interval) else None,
+        "difference": _ends(verdict.difference),
+        "equivalence_interval": _ends(verdict.equivalence),
         "margin": verdict.outcome.margin if isinstance(verdict.outcome, Equivalent) else None,
         "smallest_effect": finite(verdict.smallest_effect),
         "passes_needed": verdict.passes_needed if isinstance(verdict.passes_needed, int) else None,
@@ -90,6 +92,13 @@ def _verdict(verdict: PairVerdict, rule: Rule) -> dict[str, Any]:
         "remedies": list(remedies(verdict, rule)),
         "notes": list(verdict.notes),
     }
+
+
+def _ends(interval: Interval | Unknown) -> list[float] | None:
+    if isinstance(interval, Unknown):
+        return None
+    low, high = finite(interval.low), finite(interval.high)
+    return None if low is None or high is None else [low, high]
 
 
 def _word(verdict: PairVerdict) -> str:

@@ -12,7 +12,7 @@ from harness.records import Failure, Reason, TrialRecord
 from harness.run.clock import Clock, stamp
 from harness.run.files import STORAGE, StoreError
 from harness.run.instruments import Instruments, Request, Result, Trial
-from harness.run.progress import Now, Progress
+from harness.run.progress import Moment, Progress
 from harness.run.stop import StopFlag
 from harness.run.writer import RunWriter
 
@@ -26,7 +26,7 @@ class Surroundings:
     stop: StopFlag
     clock: Clock
 
-    def watch(self, moment: Now) -> None:
+    def watch(self, moment: Moment) -> None:
         """Show a moment. Showing is not measuring: a terminal that breaks costs no trial."""
         with suppress(Exception):
             self.progress.now(moment)

@@ -43,8 +43,9 @@ def difference(
 ) -> Disturbance:
     """What happened between two readings, by the names of `DISTURBANCE_COUNTERS`. Pure.
 
-    `own_cpu_s`: CPU seconds of the trial's processes and of the sampler; None takes those of all children that were
-    reaped in between, which is the same where the harness reaps the whole tree. The harness's own time is known from
+    `own_cpu_s`: CPU seconds of the trial's processes and of the sampler, as far as they were seen; None if nobody
+    looked. All children that were reaped in between are ours too, so the larger of the two counts: looking misses
+    short-lived processes, reaping those that somebody else reaped. The harness's own time is known from
     the readings. `thresholds`: by counter name; what is over its threshold is in `exceeded`. A counter that is gone,
     went backwards or was never there is None with its reason, never 0 and never negative.
     """
@@ -106,7 +107,8 @@ class _Differences:
 
     def foreign(self, own_cpu_s: float | None) -> None:
         busy, ours, name = self._grown("busy_s"), self._grown("self_cpu_s"), "foreign_cpu_s"
-        own = self._grown("children_cpu_s") if own_cpu_s is None else own_cpu_s
+        reaped = self._grown("children_cpu_s")
+        own = reaped if own_cpu_s is None else max(own_cpu_s, reaped if isinstance(reaped, float) else 0.0)
         unknown = next((value for value in (busy, ours, own) if isinstance(value, str)), None)
         if unknown is not None or isinstance(busy, str) or isinstance(ours, str) or isinstance(own, str):
             self._unknown(name, unknown or "")
@@ -123,7 +125,9 @@ class _Differences:
         first, last = (reading.values.get("cpus") for reading in (self.before, self.after))
         if seconds is None:
             self._unknown(f"{name}_fraction", self.missing[f"{name}_s"])
-        elif first is None or first != last:
+        elif not first or first < 1:
+            self._unknown(f"{name}_fraction", "the number of online CPUs is unknown")
+        elif first != last:
             self._unknown(f"{name}_fraction", f"the number of online CPUs changed from {first} to {last}")
         elif wall <= 0:
             self._unknown(f"{name}_fraction", "no time passed between the two readings")

@@ -99,7 +99,7 @@ class _Reader:
 
 
 def _split(text: str) -> Iterator[tuple[str | None, str, bool]]:
-    """Process, line without prefix, and whether the line may continue a message: plain lines, and records of `ERROR`."""
+    """Process, line without prefix, and whether the line may continue a message: plain ones and records of `ERROR`."""
     plain: str | None = None
     for whole in text.splitlines():
         prefix = _PREFIX.match(whole)

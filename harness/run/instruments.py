@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from harness.experiment.types import Arm
 from harness.records import Disturbance, TrialRecord
-from harness.run.progress import Now
+from harness.run.progress import Moment
 from harness.run.schedule import Task
 from harness.run.stop import StopFlag
 from harness.run.store import TrialPaths
@@ -41,7 +41,7 @@ class Instruments(Generic[Request, Result]):
 
     prepare: Callable[[Trial], Request]
     counters: Callable[[], Callable[[Result], Disturbance]]
-    run: Callable[[Request, StopFlag, Callable[[Now], None]], Result]
+    run: Callable[[Request, StopFlag, Callable[[Moment], None]], Result]
     evaluate: Callable[[Trial, Result, Disturbance], TrialRecord]
     release: Callable[[Request], None] = lambda _request: None
     sweep: Callable[[], Sequence[str]] = lambda: ()

@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 _NETLINK_CONNECTOR: Final = 11
@@ -74,10 +75,17 @@ class KernelEvents:
             self.marks_problem = f"taskstats: {error}"
 
     def drain(self) -> list[Event]:
-        """Everything that happened since the last call: births and deaths first, then marks."""
+        """Everything that happened since the last call: births and deaths first, then marks.
+
+        Marks are fetched first: a process that is born and dies while we look is then known when its mark comes.
+        """
+        marks = self._fetch(self._taskstats, parse_taskstats)
+        return self._fetch(self._connector, parse_connector) + marks
+
+    def _fetch(self, source: socket.socket | None, parse: Callable[[bytes], Event | None]) -> list[Event]:
         found: list[Event] = []
-        for source, parse in ((self._connector, parse_connector), (self._taskstats, parse_taskstats)):
-            while source is not None:
+        if source is not None:
+            while True:
                 try:
                     data = source.recv(65536)
                 except BlockingIOError:

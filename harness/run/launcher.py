@@ -10,6 +10,7 @@ therefore always is the arm's own.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -46,7 +47,8 @@ def main(fd: int) -> int:
         say({"pid": pid, "start_ticks": start_ticks(pid)})
         going = lines.readline().strip() == "go"
         began = time.monotonic()
-        os.write(release, b"g" if going else b"")
+        with contextlib.suppress(BrokenPipeError):  # it failed before it came to wait; `told` says how
+            os.write(release, b"g" if going else b"")
         os.close(release)
         problem = read_all(told)
         if problem or not going:

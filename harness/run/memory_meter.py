@@ -86,8 +86,7 @@ class MeterHandle:
             log = lost_log(self._backend, log.lost or "the sampler wrote nothing")
         losses += [log.lost] if log.lost else []
         written, problem = self._write(text)
-        losses += [problem] if problem else []
-        return replace(log, lost="; ".join(losses) or None, samples_path=written)
+        return replace(log, lost="; ".join(losses) or None, samples_path=written, unwritten=problem or "")
 
     def _end(self) -> list[str]:
         if self._sampler.poll() is not None:
@@ -118,6 +117,12 @@ class MeterHandle:
             part.unlink(missing_ok=True)
             return None, f"the samples could not be written to {self._path}: {error.strerror}"
         return str(self._path), None
+
+
+def read_samples(path: Path) -> MeterLog:
+    """The log of a compressed samples file. Raise `OSError` if it cannot be read."""
+    with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+        return replace(parse_samples(file), samples_path=str(path))
 
 
 def start_meter(

@@ -134,7 +134,7 @@ def read_stat(pid: int, proc: str = _PROC) -> Stat | State:
 class ProcessFiles:
     """status and statm of one process, opened once. They stay bound to that process even if its pid is used again.
 
-    statm costs 1 us and status 8: as long as statm does not move, RssAnon has not, and only VmHWM can have.
+    statm costs 1 us and status 8, and both count the same pages: status is read for VmHWM and the kinds only.
     """
 
     __slots__ = ("_last", "_resident", "_statm", "_status", "pid", "proc")
@@ -149,18 +149,21 @@ class ProcessFiles:
         except OSError:
             self._statm = -1
 
-    def moved(self) -> bool:
-        """Whether resident memory differs from the last look; True where that cannot be told cheaply."""
-        if self._statm < 0:
-            return True
+    def glance(self) -> tuple[int, int] | bool | None:
+        """RssAnon and the rest of resident memory in pages; False if they are the last look's, None if only status can
+        tell: the process may have ended.
+        """
         try:
-            resident = os.pread(self._statm, 128, 0)
+            data = os.pread(self._statm, 128, 0)
         except OSError:
-            return True
-        if resident == self._resident:
+            return None
+        if data == self._resident:
             return False
-        self._resident = resident
-        return True
+        self._resident = data
+        words = data.split()
+        resident = int(words[1])
+        rest = int(words[2])
+        return (resident - rest, rest) if resident else None
 
     def read_changed(self) -> Reading | None:
         """A reading, or None if every number is the one of the call before."""

@@ -18,11 +18,25 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+class Moment(Protocol):
+    """One moment of a running trial: `Now`, or `harness.run.trial.Now`."""
+
+    @property
+    def phase(self) -> str | None:
+        """The open phase, None outside any."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Last sampled sum of RssAnon, None before the first sample."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the trial's start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Now:
-    """One moment of a running trial. `phase`: the open one, None outside any. `memory_bytes`: last sampled sum of
-    RssAnon, None before the first. `elapsed_s`: since the trial's start.
-    """
+    """A moment in plain values."""
 
     phase: str | None = None
     memory_bytes: int | None = None
@@ -38,7 +52,7 @@ class Progress(Protocol):
     def trial_began(self, task: Task, number: int, total: int, left_s: float | None) -> None:
         """Attempt `number` of `total` starts; about `left_s` seconds are left, None while nothing tells."""
 
-    def now(self, moment: Now) -> None:
+    def now(self, moment: Moment) -> None:
         """A moment within a trial, several a second."""
 
     def trial_ended(self, record: TrialRecord) -> None:
@@ -65,7 +79,7 @@ class PlainProgress:
         """Say which trial runs."""
         self._say(heading(task, number, total, left_s))
 
-    def now(self, moment: Now) -> None:
+    def now(self, moment: Moment) -> None:
         """Several lines a second would drown a log."""
 
     def trial_ended(self, record: TrialRecord) -> None:
@@ -114,15 +128,20 @@ class LiveProgress(PlainProgress):
     def trial_began(self, task: Task, number: int, total: int, left_s: float | None) -> None:
         """Show it in the live line only; its end makes a lasting line."""
         self._heading, self._drawn = heading(task, number, total, left_s), -1.0
-        self.now(Now())
+        self._draw("starting")
 
-    def now(self, moment: Now) -> None:
+    def now(self, moment: Moment) -> None:
         """Redraw, at most twice a second."""
         if self._live is None or 0 <= moment.elapsed_s - self._drawn < 1 / self.REDRAWS:
             return
         self._drawn = moment.elapsed_s
+        self._draw(describe(moment))
+
+    def _draw(self, what: str) -> None:
+        if self._live is None:
+            return
         try:
-            self._live.update(self._text(f"{self._heading} | {describe(moment)}"), refresh=True)
+            self._live.update(self._text(f"{self._heading} | {what}"), refresh=True)
         except (OSError, ValueError):
             self._live = None
 
@@ -164,7 +183,7 @@ def heading(task: Task, number: int, total: int, left_s: float | None) -> str:
     return f"[{number}/{total}] {where}, arm {planned.arm}{again}{left}"
 
 
-def describe(moment: Now) -> str:
+def describe(moment: Moment) -> str:
     """`load, 1.20 GiB, 12.00 s`."""
     memory = "memory unknown yet" if moment.memory_bytes is None else format_bytes(moment.memory_bytes)
     return f"{moment.phase or 'starting'}, {memory}, {format_seconds(moment.elapsed_s)}"

@@ -29,17 +29,17 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class Cgroup(Protocol):
-    """The cgroup of one trial, where there is one. `procs_files`: files to write a pid into, to join it."""
+    """The cgroup of one trial, where there is one: see `harness.run.cgroup.TrialCgroup`."""
 
     @property
-    def procs_files(self) -> Sequence[str]:
-        """Paths of the `cgroup.procs` files, one per hierarchy."""
+    def enter_paths(self) -> Sequence[str]:
+        """Paths of the `cgroup.procs` files, one per hierarchy: a process that writes 0 there joins."""
 
     def pids(self) -> Iterable[int]:
         """Pids the kernel holds in it."""
 
-    def kill(self) -> bool:
-        """End all of it at once (`cgroup.kill`); False where the kernel has no such thing."""
+    def kill(self) -> int:
+        """End all of it at once; how many were hit."""
 
     def oom_kills(self) -> int | None:
         """Processes of it that the kernel ended for want of memory; None if it does not say."""

@@ -68,7 +68,8 @@ class StopFlag:
 def stopped_by_signals() -> Iterator[StopFlag]:
     """SIGINT, SIGTERM and SIGHUP set the flag for as long as this lasts; the former handlers come back afterwards.
 
-    A signal that was ignored when the harness started stays ignored (`nohup harness run ...`).
+    SIGHUP that was ignored at the start stays ignored: `nohup harness run ...` means that. SIGINT is heeded even then:
+    a shell ignores it for what a script starts with `&`, and a run that nobody can stop gently gets killed.
     """
     flag = StopFlag()
 
@@ -76,7 +77,7 @@ def stopped_by_signals() -> Iterator[StopFlag]:
         flag.request(signal.Signals(number).name)
 
     former = {number: signal.getsignal(number) for number in SIGNALS}
-    heeded = [number for number in SIGNALS if former[number] != signal.SIG_IGN]
+    heeded = [number for number in SIGNALS if number != signal.SIGHUP or former[number] != signal.SIG_IGN]
     for number in heeded:
         signal.signal(number, handler)
     try:

@@ -57,35 +57,50 @@ class Stop(Protocol):
         """Readable once a stop was requested."""
 
 
-class MeterHandle(Protocol):
-    """A running meter."""
+class Reading(Protocol):
+    """A meter's newest reading."""
 
-    def latest(self) -> int | None:
-        """Sum of RssAnon in bytes as last sampled, None before the first sample. For the live line."""
-
-    def stop(self) -> MeterRecord:
-        """Stop sampling and read back what was recorded. Call when the arm's processes are gone."""
+    @property
+    def rss_anon(self) -> int:
+        """Sum of RssAnon over the tree, bytes."""
 
 
 class MeterRecord(Protocol):
-    """What a meter recorded, as far as a trial must know."""
+    """What a meter recorded, as far as a trial must know: see `harness.meterlog.MeterLog`."""
 
     @property
     def lost(self) -> str | None:
         """Why the record is incomplete, None if it is whole."""
 
+    def with_max_rss(self, max_rss: Mapping[int, int]) -> MeterRecord:
+        """The record with ru_maxrss (bytes, by pid) of what was reaped."""
 
-@dataclass(frozen=True, kw_only=True)
-class MeterTarget:
-    """Whom to measure. `main`: the arm's process, which waits for its exec until the meter has started. `events`: the
-    stream with the phase boundaries. `samples`: where to write.
-    """
 
-    main: Identity
-    token: str
-    events: Path
-    samples: Path
-    cgroup: Cgroup | None
+class MeterHandle(Protocol):
+    """A running meter: see `harness.run.memory_meter.MeterHandle`."""
+
+    def latest(self) -> Reading | None:
+        """The newest reading, None before the first. For the live line."""
+
+    def stop(self) -> MeterRecord:
+        """Stop sampling and give what was recorded. Called when the arm's processes are gone."""
+
+
+class StartMeter(Protocol):
+    """Starts a meter: `harness.run.memory_meter.start_meter`, or a fake."""
+
+    def __call__(
+        self,
+        *,
+        root_pid: int,
+        session: int,
+        token: str,
+        events_path: Path,
+        samples_path: Path,
+        cgroup: Any,
+        behind_launcher: bool,
+    ) -> MeterHandle:
+        """Sample the tree of `root_pid`, which waits for its exec until this returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +130,7 @@ class TrialRequest:
     limits: Limits = field(default_factory=Limits)
     attempt: int = 1
     cgroup: Cgroup | None = None
-    start_meter: Callable[[MeterTarget], MeterHandle] | None = None
+    start_meter: StartMeter | None = None
     owner_dir: Path | None = None
     rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     orphan_grace_s: float = ORPHAN_GRACE_S
@@ -138,7 +153,7 @@ class Now:
 class TrialResult:
     """What came of a trial. `record`: without values, memory and digest. `log`: what became of the log; its `error`
     tells a full disk, which the arm was not made to feel. `survivors`: processes that could not be ended. `cpu_s`: CPU
-    seconds of the arm's processes as far as they were seen. `max_rss`: ru_maxrss in bytes of those reaped here, by pid.
+    seconds of the arm's processes as far as they were seen. `token`: the trial's.
     """
 
     record: TrialRecord
@@ -147,7 +162,7 @@ class TrialResult:
     log: LogEnd | None
     survivors: tuple[str, ...] = ()
     cpu_s: float | None = None
-    max_rss: Mapping[int, int] = field(default_factory=dict)
+    token: str = ""
 
 
 def run_trial(request: TrialRequest, *, stop: Stop, watch: Callable[[Now], None]) -> TrialResult:
@@ -212,7 +227,7 @@ class _Trial:
         folder = request.owner_dir or owners.state_dir()
         self.owner_file = owners.write_owner(request.token, run=request.run, log=request.log_name, folder=folder)
         self.reaper = Reaper(request.token, cgroup=request.cgroup)
-        procs = list(request.cgroup.procs_files)[:1] if request.cgroup else []
+        procs = list(request.cgroup.enter_paths)[:1] if request.cgroup else []
         self.keeper = LogKeeper(
             request.log,
             token=request.token,
@@ -233,7 +248,7 @@ class _Trial:
             env=request.environment.variables,
             cwd=str(request.cwd),
             log_fd=self.keeper.write_fd,
-            cgroup=request.cgroup.procs_files if request.cgroup else (),
+            cgroup=request.cgroup.enter_paths if request.cgroup else (),
             rlimits=request.rlimits,
         )
         try:
@@ -264,11 +279,16 @@ class _Trial:
         request = self.request
         if request.start_meter is None:
             return
-        target = MeterTarget(
-            main=main, token=request.token, events=request.events, samples=request.samples, cgroup=request.cgroup
-        )
         try:
-            self.meter = request.start_meter(target)
+            self.meter = request.start_meter(
+                root_pid=main.pid,
+                session=main.pid,
+                token=request.token,
+                events_path=request.events,
+                samples_path=request.samples,
+                cgroup=request.cgroup,
+                behind_launcher=True,
+            )
         except Exception as error:  # noqa: BLE001 - the arm runs on unmetered, so that its ending is known at least
             self.meter_lost = f"the meter did not start: {type(error).__name__}: {error}"
 
@@ -301,20 +321,35 @@ class _Trial:
         elif reaper.main_ended and now - (reaper.main_ended_at or now) > self.request.orphan_grace_s:
             self.leftovers = tuple(f"{identity.pid} ({name})" for identity, name in left.items())
         else:
-            self.overrun = limits.check(
-                now, tail=tail, log_bytes=keeper.total, cpu_s=reaper.cpu_s, crashed=reaper.crashed()
-            )
+            self.overrun = self._limit(limits, reaper, tail, keeper)
         return bool(self.interrupted or self.fault or self.leftovers or self.overrun)
+
+    def _limit(self, limits: Watch, reaper: Reaper, tail: EventTail, keeper: LogKeeper) -> Overrun | None:
+        """The limit that is passed now; a stall only after a fresh look at CPU time, which may be 1 s old."""
+
+        def check() -> Overrun | None:
+            log_bytes, crashed = keeper.total, reaper.crashed()
+            return limits.check(time.monotonic(), tail=tail, log_bytes=log_bytes, cpu_s=reaper.cpu_s, crashed=crashed)
+
+        overrun = check()
+        if overrun is not None and overrun.kind == "stall":
+            reaper.look(now=True)
+            overrun = check()
+        return overrun
 
     def _show(self, now: float, log_bytes: int) -> None:
         if now - self.shown < _SHOW_S:
             return
         self.shown = now
-        if self.meter is not None:
-            self.memory_bytes = self.meter.latest() or self.memory_bytes
+        self._read_meter()
         self.show(
             Now(elapsed_s=now - self.began, phase=self.phase, memory_bytes=self.memory_bytes, log_bytes=log_bytes)
         )
+
+    def _read_meter(self) -> None:
+        reading = self.meter.latest() if self.meter is not None else None
+        if reading is not None and reading.rss_anon:
+            self.memory_bytes = reading.rss_anon
 
     def end(self) -> None:
         """End whatever is left of the arm, and prove that nothing is."""
@@ -340,8 +375,9 @@ class _Trial:
 
     def _stop_meter(self, meter: MeterHandle) -> None:
         try:
-            self.memory_bytes = meter.latest() or self.memory_bytes
             self.meter_record = meter.stop()
+            if self.reaper is not None:
+                self.meter_record = self.meter_record.with_max_rss(self.reaper.max_rss)
         except Exception as error:  # noqa: BLE001 - a meter that fails costs its own record only
             self.meter_lost = f"the meter did not end well: {type(error).__name__}: {error}"
         else:
@@ -377,8 +413,8 @@ class _Trial:
             meter=self.meter_record,
             log=self.log,
             survivors=self.survivors,
+            token=request.token,
             cpu_s=reaper.cpu_s if reaper is not None else None,
-            max_rss=dict(reaper.max_rss) if reaper is not None else {},
         )
 
     def _facts(self) -> Facts:

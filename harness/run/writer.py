@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +26,7 @@ class RunWriter:
         self._trials = LineFile(folder.path / "trials.jsonl", is_record)
         self._extras: LineFile | None = None
         try:
+            self._clear_half_files()
             if self._extras_path.exists():
                 self._extras = LineFile(self._extras_path, is_object)
             self.recorded = folder.records()
@@ -38,6 +40,12 @@ class RunWriter:
     @property
     def _extras_path(self) -> Path:
         return self.folder.path / "plan-extra.jsonl"
+
+    def _clear_half_files(self) -> None:
+        """Remove temporary files of a writer that was killed: what they were made from is still where it came from."""
+        for half in self.folder.path.glob(".*.part"):
+            with suppress(OSError):
+                half.unlink()
 
     def append(self, record: TrialRecord) -> TrialRecord:
         """Seal the record to the one before, append and flush it. Returns it as it stands on disk.

@@ -15,8 +15,9 @@ from harness.plan import Plan, PlannedTrial
 from harness.records import Disturbance, Failure, Reason, TrialRecord, Value
 from harness.run.clock import stamp
 from harness.run.instruments import Instruments, Trial
-from harness.run.progress import Now, PlainProgress
+from harness.run.progress import Moment, PlainProgress
 from harness.run.stop import StopFlag
+from harness.run.trial import Now
 
 #: A metric that an experiment file could define itself.
 SCORE = Metric(name="score", unit="s", better=Better.LOWER, definition="made up", source="harness.testing")
@@ -57,7 +58,7 @@ class CapturedProgress(PlainProgress):
 
     def __init__(self) -> None:
         self.stream = io.StringIO()
-        self.moments: list[Now] = []
+        self.moments: list[Moment] = []
         super().__init__(self.stream)
 
     @property
@@ -65,7 +66,7 @@ class CapturedProgress(PlainProgress):
         """Every line so far."""
         return self.stream.getvalue().splitlines()
 
-    def now(self, moment: Now) -> None:
+    def now(self, moment: Moment) -> None:
         """Remember it."""
         self.moments.append(moment)
 
@@ -122,11 +123,11 @@ class FakeTrials:
         trial.paths.workload.write_text("{}\n", encoding="utf-8")
         return trial
 
-    def _run(self, trial: Trial, stop: StopFlag, watch: Callable[[Now], None]) -> TrialRecord:
+    def _run(self, trial: Trial, stop: StopFlag, watch: Callable[[Moment], None]) -> TrialRecord:
         self.ran.append(trial)
         began, started_at = self.clock.monotonic(), stamp(self.clock.utc())
         trial.paths.log.write_text(f"fake trial of {trial.arm.name}\n", encoding="utf-8")
-        watch(Now(phase="load", memory_bytes=1 << 20, elapsed_s=0.0))
+        watch(Now(phase="load", memory_bytes=1 << 20, elapsed_s=0.0, log_bytes=0))
         self.during(trial, stop)
         self.clock.advance(self.seconds)
         outcome = self.behave(trial)

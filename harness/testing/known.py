@@ -1,9 +1,9 @@
 """Programs whose memory is known, to test a meter with: `python known.py NAME`. Standard library only.
 
 Each states its own truth as an event: `{"event": "truth", "quantity": "S"|"U", "phase": ..., "bytes": ...}`, S the
-largest sum of RssAnon over its processes, U the largest amount of unique anonymous memory. What it touched is known; what
-the interpreter holds beside it, each process reads from its own /proc/self/status while it holds everything, so a
-truth is right to a page. The truth is written after the memory was let go, so that writing it raises nothing; `climb`, which
+largest sum of RssAnon over its processes, U the largest amount of unique anonymous memory. What it touched is known;
+what the interpreter holds beside it, each process reads from its own /proc/self/status while it holds everything, so a
+truth is right to a page. It is written after the memory was let go, so that writing it raises nothing; `climb`, which
 ends at its highest point, writes it before, from its base and what it is about to touch.
 """
 

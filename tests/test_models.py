@@ -1,0 +1,102 @@
+"""Models: made whole or not at all, the same bytes each time, and in the order that the engine reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.models import gguf_llama, store, tiny_random
+from harness.models.make import MAKERS
+from harness.models.recipes import RECIPES
+
+CHECKOUT = Path(__file__).parent.parent
+ARMS_PYTHON = Path(os.environ.get("HARNESS_ARMS_PYTHON") or CHECKOUT / ".venv-arms" / "bin" / "python")
+needs_arms = pytest.mark.skipif(not ARMS_PYTHON.exists(), reason="`make setup` makes the arms' environment")
+
+
+def test_every_recipe_has_a_maker() -> None:
+    """The table of recipes and the program that makes them name the same models."""
+    assert set(RECIPES) == set(MAKERS)
+
+
+def test_rotary_rows_go_back_to_halves() -> None:
+    """GGUF interleaves the halves of a head (x0 y0 x1 y1), Hugging Face keeps them apart (x0 x1 y0 y1)."""
+    rows = np.array([[0], [2], [1], [3], [10], [12], [11], [13]], dtype=np.float32)
+    assert gguf_llama.unpermute(rows, heads=2).ravel().tolist() == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+def test_tensor_names() -> None:
+    """Layer and top-level tensors get Hugging Face's names; a tensor that no llama has is an error."""
+    assert gguf_llama.name_of("blk.7.attn_q.weight") == "model.layers.7.self_attn.q_proj.weight"
+    assert gguf_llama.name_of("output_norm.weight") == "model.norm.weight"
+    with pytest.raises(KeyError):
+        gguf_llama.name_of("blk.0.ffn_gate_inp.weight")
+
+
+def test_tiny_model_has_the_shapes_of_its_configuration() -> None:
+    """Two layers of nine weights, an embedding and a last norm; tied, so there is no output matrix."""
+    shapes, config = tiny_random.shapes(), tiny_random.config()
+    assert len(shapes) == 2 * 9 + 2
+    assert shapes["model.embed_tokens.weight"] == (config["vocab_size"], config["hidden_size"])
+    assert shapes["model.layers.1.self_attn.k_proj.weight"] == (128, 256)
+
+
+@needs_arms
+def test_a_model_is_made_once_and_the_same_bytes_each_time(tmp_path: Path) -> None:
+    """The second call says nothing and makes nothing; another folder gets the same digest; no scratch is left."""
+    said: list[str] = []
+    first = store.make("tiny-random", models=tmp_path / "one two", python=ARMS_PYTHON, say=said.append)
+    again = store.make("tiny-random", models=tmp_path / "one two", python=Path("/nowhere"), say=said.append)
+    other = store.make("tiny-random", models=tmp_path / "other", python=ARMS_PYTHON, say=said.append)
+    assert first == again
+    assert len(said) == 2
+    assert other.digest == first.digest
+    assert first.digest == store.combined(store.file_digests(first.folder))
+    assert [path.name for path in (tmp_path / "one two").iterdir()] == ["tiny-random"]
+
+
+def _manifest(folder: Path, **changed: object) -> None:
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"12345")
+    manifest = {"version": 1, "digest": "d", "sizes": {"model.safetensors": 5}} | changed
+    (folder / store.MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_a_torn_or_outdated_model_is_not_taken(tmp_path: Path) -> None:
+    """A file of another size, a missing file, another version or a torn manifest: the model has to be made again."""
+    recipe = RECIPES["tiny-random"]
+    _manifest(tmp_path / "whole" / recipe.name)
+    assert store.made(recipe, tmp_path / "whole") is not None
+    _manifest(tmp_path / "short" / recipe.name, sizes={"model.safetensors": 6})
+    _manifest(tmp_path / "missing" / recipe.name, sizes={"config.json": 6})
+    _manifest(tmp_path / "version" / recipe.name, version=0)
+    _manifest(tmp_path / "torn" / recipe.name)
+    (tmp_path / "torn" / recipe.name / store.MANIFEST).write_text('{"version": 1, "si')
+    for case in ("short", "missing", "version", "torn", "absent"):
+        assert store.made(recipe, tmp_path / case) is None, case
+
+
+def test_a_recipe_that_fails_leaves_nothing_and_says_why(tmp_path: Path) -> None:
+    """The message holds what the recipe said; no half-made model stays."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "no space left" >&2\nexit 3\n')
+    python.chmod(0o755)
+    with pytest.raises(store.ModelError, match=r"exit code 3[\s\S]*no space left"):
+        store.make("tiny-random", models=tmp_path / "models", python=python, say=lambda _: None)
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_a_name_that_is_no_model_says_what_to_do(tmp_path: Path) -> None:
+    """An unknown recipe, a folder without config.json and a missing interpreter are told apart."""
+    with pytest.raises(store.ModelError, match="is no directory, and no recipe has that name; recipes: smollm2-135m"):
+        store.resolve("smollm3", models=tmp_path, relative_to=tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(store.ModelError, match=r"has no config\.json"):
+        store.resolve("empty", models=tmp_path, relative_to=tmp_path)
+    with pytest.raises(store.ModelError, match="`make setup`"):
+        store.make("tiny-random", models=tmp_path, python=tmp_path / "python", say=lambda _: None)
+    assert store.resolve("tiny-random", models=tmp_path, relative_to=tmp_path) is None
