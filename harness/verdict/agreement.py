@@ -139,7 +139,7 @@ def _barrier(key: Key, same: bool) -> str | None:
     return None
 
 
-#: Refusals that void a run's interval: nothing can be confirmed or contradicted by it.
+#: Refusals that leave a run's ratio standing; any other voids it, and nothing can be said by it.
 _BEARABLE = frozenset(
     {
         Code.SPREADS_OVERLAP,
