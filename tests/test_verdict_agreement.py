@@ -80,6 +80,13 @@ def test_a_small_certain_shift_inside_the_margin_is_confirmed() -> None:
     assert word(agree(evidence(draws(1, 1.5, 0.001)), evidence(draws(2, 1.515, 0.001)))) == "confirmed"
 
 
+def test_a_certain_shift_that_does_not_reach_the_margin_is_no_contradiction() -> None:
+    """0.019 +- 0.001 excludes 0, is not equivalent inside 2 %, and does not lie beyond 2 %: imprecise."""
+    found, interval, _ = judge_difference(0.019, Estimate(0, 0.0005, 20), Estimate(0, 0.0005, 20), 0.02)
+    assert interval.low > 0
+    assert found is Agreed.IMPRECISE
+
+
 def test_a_run_compared_with_itself_is_not_comparable() -> None:
     """The same trial digests are no second piece of evidence."""
     one = evidence(draws(1, 1.5))
@@ -108,6 +115,15 @@ def test_a_run_with_failed_trials_confirms_nothing() -> None:
     """A pair that one run refused for failures cannot be confirmed or contradicted by it."""
     broken = {**draws(2, 1.5), "a": [*draws(2, 1.5)["a"][:7], Reason.SIGNAL]}
     assert word(agree(evidence(draws(1, 1.5)), evidence(broken))) == "not_comparable"
+
+
+def test_a_run_of_too_few_passes_is_imprecise() -> None:
+    """Four passes of two arms have 3 degrees of freedom: they neither confirm nor contradict."""
+    short = replace(PLAN, passes=4)
+    found = agree(
+        evidence({arm: cells[:4] for arm, cells in draws(1, 1.5).items()}, short), evidence(draws(2, 1.5), PLAN)
+    )
+    assert word(found) == "consistent_but_imprecise"
 
 
 def test_exact_ratios_agree_or_they_do_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from verdict_runs import EXACT, SCORE, Cell, experiment, record, run
 from harness.experiment.types import Claim, ClaimKind, Rule
 from harness.records import Reason
 from harness.verdict import judge
-from harness.verdict.types import ClaimVerdict
+from harness.verdict.types import Interval
 
 #: b takes twice as long as a, to 1 %.
 DOUBLE: dict[str, list[Cell]] = {"a": [1.00, 1.01, 1.02, 1.01, 1.00, 1.01], "b": [2.00, 2.02, 2.03, 2.01, 2.00, 2.03]}
@@ -131,10 +132,14 @@ def test_places_that_were_not_balanced_widen_a_claims_interval() -> None:
         for index, arm in enumerate(("a", "b"))
         for at in [(index + n) % 2 + 1]
     ]
-    tight = claim(ClaimKind.EQUIVALENT, value=0.0075)
-    found = judge(experiment(["a", "b"], 5, claims=(tight,), rule=Rule.PAIRED), records, {})
-    assert "order_confounded" in {code.value for code in found.verdicts[0].codes}
-    assert found.claims[0].verdict is ClaimVerdict.UNDECIDED
+    bare = judge(experiment(["a", "b"], 5, rule=Rule.PAIRED), records, {}).verdicts[0]
+    assert "order_confounded" in {code.value for code in bare.codes}
+    assert isinstance(bare.interval, Interval)
+    widest = max(math.log(bare.interval.high), -math.log(bare.interval.low))
+    for room, expected in ((bare.place / 2, "undecided"), (bare.place * 1.01, "supported")):
+        near = claim(ClaimKind.EQUIVALENT, value=math.expm1(widest + room))
+        found = judge(experiment(["a", "b"], 5, claims=(near,), rule=Rule.PAIRED), records, {})
+        assert found.claims[0].verdict.value == expected
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,14 @@ def test_a_control_pair_that_does_not_separate_lets_others_be_ranked() -> None:
     assert not any("control" in note for note in found.notes)
 
 
+def test_a_control_pair_that_cannot_be_judged_is_said() -> None:
+    """The control failed in one pass: others may be ranked, and a note says that nothing guards the metric."""
+    table: dict[str, list[Cell]] = {**CLEAR, "a_control": [1.01, 1.00, 1.02, 1.00, 1.01, Reason.TIMEOUT]}
+    found = judged(table, control=("a", "a_control"))
+    assert pair(found, "a", "b").outcome == Ranked("a")
+    assert any("could not be judged for score" in note for note in found.notes)
+
+
 def test_a_margin_does_not_hide_a_control_pair_that_separates() -> None:
     """The control pair is judged without the margin: a certain 3 % between equal arms voids a margin of 10 %."""
     table: dict[str, list[Cell]] = {**CLEAR, "a_control": [1.03, 1.04, 1.05, 1.04, 1.03, 1.04]}

@@ -139,9 +139,16 @@ def _barrier(key: Key, same: bool) -> str | None:
     return None
 
 
-#: Refusals that void a run's interval: nothing can be confirmed or contradicted by it.
+#: Refusals that leave a run's ratio standing; any other voids it, and nothing can be said by it.
 _BEARABLE = frozenset(
-    {Code.SPREADS_OVERLAP, Code.INTERVAL_CONTAINS_ONE, Code.WITHIN_MARGIN, Code.ORDER_CONFOUNDED, Code.BRACKETS_OVERLAP}
+    {
+        Code.SPREADS_OVERLAP,
+        Code.INTERVAL_CONTAINS_ONE,
+        Code.WITHIN_MARGIN,
+        Code.ORDER_CONFOUNDED,
+        Code.BRACKETS_OVERLAP,
+        Code.TOO_FEW_PASSES,
+    }
 )
 
 
@@ -153,6 +160,9 @@ def _pair(first: PairVerdict, second: PairVerdict | None, margin: float, barrier
         found = Agreed.NOT_COMPARABLE, Unknown("no verdict"), "the second run has no verdict on this pair and metric"
     elif void is not None:
         found = Agreed.NOT_COMPARABLE, Unknown(void), void
+    elif Code.TOO_FEW_PASSES in (*first.codes, *second.codes):
+        why = "a run has too few complete passes to confirm or contradict anything"
+        found = Agreed.IMPRECISE, Unknown(why), why
     else:
         found = _judge(first, second, margin)
     return PairAgreement(

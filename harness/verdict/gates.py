@@ -1,7 +1,7 @@
 """Why a pair is not ranked: one function a gate, each giving its reasons or none. All are asked, always.
 
-The gates are those of docs/verdicts: arms whose spreads overlap are not ranked, and disjoint spreads alone do not
-suffice: two identical arms separate by luck in 1 of 10 pairs at 3 passes.
+Arms whose spreads overlap are not ranked, and disjoint spreads alone do not suffice: the spreads of two identical arms
+separate by luck in 10 % of pairs at 3 passes, 0.8 % at 5, and with five arms some pair does in 48 and 6.3 %.
 """
 
 from __future__ import annotations

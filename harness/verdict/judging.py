@@ -55,7 +55,7 @@ def judge(experiment: Experiment, records: Sequence[TrialRecord], host: Mapping[
         failures=cells.failures,
         tie_groups=groups,
         complete=cells.complete,
-        notes=_notes(experiment, cells),
+        notes=_notes(experiment, cells, verdicts),
         positions=positions,
     )
 
@@ -300,12 +300,16 @@ def _summary(cells: Mapping[int, Value]) -> Summary:
     )
 
 
-def _notes(experiment: Experiment, cells: Cells) -> tuple[str, ...]:
+def _notes(experiment: Experiment, cells: Cells, verdicts: Sequence[PairVerdict]) -> tuple[str, ...]:
     notes = []
     if not cells.complete:
         notes.append("The run is not complete: some planned trials have no record. Resume it before you rely on it.")
     if experiment.control is None:
         notes.append("No control pair guards this run: nothing shows what the host and the harness add by themselves.")
+    else:
+        blind = [v.metric.name for v in verdicts if {v.a, v.b} == set(experiment.control) and _unjudged(v)]
+        if blind:
+            notes.append(f"The control pair could not be judged for {', '.join(blind)}: nothing guards these metrics.")
     if experiment.rule is Rule.PAIRED:
         notes.append("Rule `paired`: arms may be ranked although their spreads overlap, by differences within passes.")
     replaced = sum(row.replaced for row in cells.failures)
@@ -314,3 +318,8 @@ def _notes(experiment: Experiment, cells: Cells) -> tuple[str, ...]:
             f"{replaced} failed or disturbed trials were replaced by a repetition of their pass; they stay listed."
         )
     return tuple(notes)
+
+
+def _unjudged(verdict: PairVerdict) -> bool:
+    """Refused for want of sound evidence: neither told apart nor shown to be close."""
+    return bool(set(verdict.codes) - HARMLESS - {Code.CONTROL_SEPARATED, Code.ORDER_CONFOUNDED, Code.BRACKETS_OVERLAP})
