@@ -181,3 +181,15 @@ def test_confirmation_is_wrong_in_one_of_twenty_at_the_margin(shift: float, most
     assert wrong / rounds <= most
     if shift == 0:
         assert wrong / rounds > 0.9
+
+
+@pytest.mark.parametrize(("shift", "most"), [(0.0, 0.005), (math.log(1.01), 0.01), (math.log(1.02), 0.06)])
+def test_contradiction_is_wrong_in_one_of_twenty_at_the_margin(shift: float, most: float) -> None:
+    """A true shift no larger than the margin of 2 % is contradicted in at most 5 % of pairs of runs at 0.4 % error."""
+    rng = np.random.default_rng(4)
+    wrong, rounds = 0, 4000
+    for _ in range(rounds):
+        one, two = (Estimate(0.0, float(0.004 * math.sqrt(rng.chisquare(7) / 7)), 7) for _ in range(2))
+        delta = shift + float(rng.normal(0, 0.004 * math.sqrt(2)))
+        wrong += judge_difference(delta, one, two, 0.02)[0] is Agreed.CONTRADICTED
+    assert wrong / rounds <= most

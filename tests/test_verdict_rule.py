@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verdict_runs import EXACT, PERPLEXITY, SCORE, Cell, experiment, place, record, run
 
-from harness.experiment.types import Arm, Expectation, Experiment, Rule
+from harness.experiment.types import Arm, Claim, ClaimKind, Expectation, Experiment, Rule
 from harness.metrics import REGISTRY, Better, Kind
 from harness.records import MemoryRecord, PhaseMemory, Reason, TrialRecord, Value
 from harness.verdict import judge
@@ -611,3 +612,73 @@ def test_scaling_all_values_changes_no_verdict(values: list[list[float]], factor
     where = {arm: i for i, arm in enumerate(table)}
     plan = plan_for(list(table), rule)
     assert outcomes(judge(plan, trials(table, where), {})) == outcomes(judge(plan, trials(scaled, where), {}))
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e-310, 1e-300, 1e300, 8e307])
+@pytest.mark.parametrize("resolution", [None, 0.0, 1e-320, 0.001, 1e300])
+@pytest.mark.parametrize("unit", ["s", "B"])
+@pytest.mark.filterwarnings("error")
+def test_values_of_any_size_are_judged(size: float, resolution: float | None, unit: str) -> None:
+    """From the smallest float to nearly the largest, with any resolution, ratios and differences alike: no overflow, no
+    NaN, no crash, and an arm of half the value is better unless the resolution forbids to say so.
+    """
+    rng = np.random.default_rng(5)
+    table: dict[str, list[Cell]] = {
+        arm: [max(float(level * size * math.exp(0.01 * x)), 5e-324) for x in rng.standard_normal(6)]
+        for arm, level in (("a", 1.0), ("b", 2.0), ("c", 2.0))
+    }
+    metric = replace(SCORE, resolution=resolution, unit=unit)
+    claims = [
+        Claim(id=kind.value, metric="score", arm="b", versus="a", kind=kind, op=op, value=1.1, text="")
+        for kind, op in ((ClaimKind.RATIO, ">="), (ClaimKind.DIFFERENCE, "<="))
+    ]
+    found = judged(table, metrics=[metric], claims=tuple(claims), margins={"score": 0.01})
+    verdict = pair(found, "a", "b")
+    assert isinstance(verdict.interval, Interval)
+    assert 0 < verdict.interval.low < verdict.interval.high < math.inf
+    assert verdict.outcome == Ranked("a") or codes(verdict) == {"interval_contains_one"}
+    if resolution is None:
+        assert verdict.outcome == Ranked("a")
+
+
+def test_arms_six_hundred_orders_of_magnitude_apart_crash_nothing() -> None:
+    """1e-300 against 1e300, with claims both ways: judged, whatever floats can say of it."""
+    table: dict[str, list[Cell]] = {"a": [1e-300] * 5, "b": [1e300] * 5, "c": [1.0, 2.0, 1.0, 2.0, 1.0]}
+    claims = [
+        Claim(id=arm, metric="score", arm=arm, versus=other, kind=kind, op=">=", value=1.1, text="")
+        for arm, other in (("a", "b"), ("b", "a"))
+        for kind in (ClaimKind.RATIO, ClaimKind.DIFFERENCE)
+    ]
+    assert len(judged(table, claims=tuple(claims), metrics=[replace(SCORE, unit="B")]).claims) == 4
+
+
+def test_thirty_arms_of_which_one_stands_out_are_grouped_at_once() -> None:
+    """One better arm and 29 that tie: two groups, in well under the half minute that all subsets of 24 would take."""
+    rng = np.random.default_rng(2)
+    table: dict[str, list[Cell]] = {
+        f"x{i}": [float(math.exp(0.01 * x)) * (1 if i == 0 else 2) for x in rng.standard_normal(5)] for i in range(30)
+    }
+    began = time.monotonic()
+    groups = judged(table).tie_groups["score"]
+    assert groups == (("x0",), tuple(f"x{i}" for i in range(1, 30)))
+    assert time.monotonic() - began < 10
+
+
+def test_an_interval_that_holds_1_never_reads_as_ending_there() -> None:
+    """0.9997 to 1.0003 would read "0.9997 to 1" with four digits; an end that is 1 is 1."""
+    assert Interval(0.9997032, 1.0002969, 0.95, "").words == "0.9997 to 1.0003"
+    assert Interval(0.99999912, 1.0000011, 0.95, "").words == "0.9999991 to 1.000001"
+    assert Interval(0.5, 1.0, 0.95, "").words == "0.5 to 1"
+
+
+def test_passes_needed_are_those_of_the_arms_that_were_analysed() -> None:
+    """Three arms of which one failed twice: the two others have 4 passes and 3 degrees of freedom; they need 5."""
+    bad = Reason.TIMEOUT
+    table: dict[str, list[Cell]] = {
+        "a": [1.0, 1.01, 1.0, 1.01],
+        "b": [2.0, 2.01, bad, bad],
+        "c": [3.0, 3.01, 3.0, 3.02],
+    }
+    verdict = pair(judged(table), "a", "c")
+    assert codes(verdict) == {"too_few_passes"}
+    assert verdict.passes_needed == 5

@@ -27,7 +27,7 @@ def more_rule(experiment: Experiment, host: Mapping[str, Any]) -> More:
         decision = more_passes(experiment, records, host, _elapsed(records))
         if decision.stop is not None:
             return Stop(decision.why)
-        wider = extend(plan, experiment, plan.passes + decision.more)
+        wider = extend(plan, experiment, decision.more)
         return MorePasses(wider.trials[len(plan.trials) :], decision.why)
 
     return more

@@ -201,7 +201,11 @@ def _judge(first: PairVerdict, second: PairVerdict, margin: float) -> tuple[Agre
 
 
 def judge_difference(delta: float, one: Estimate, two: Estimate, margin: float) -> tuple[Agreed, Interval, str]:
-    """The verdict on `delta` = d2 - d1 in logs: two one-sided tests at 5 % for `confirmed`, 95 % for `contradicted`."""
+    """The verdict on `delta` = d2 - d1 in logs, every test at 5 %: `confirmed` by two one-sided tests inside a margin,
+    `contradicted` where the 95 % interval excludes 0 and a one-sided test puts the difference beyond the margin. An
+    estimate beyond it would not do: a true shift of 1 % would be contradicted at a margin of 2 % in 7 to 12 % of pairs
+    of runs at 1 % noise, and one of 2 % in half of them.
+    """
     from harness.verdict.quantiles import student_t
 
     error = hypot(one.standard_error, two.standard_error)
@@ -210,11 +214,12 @@ def judge_difference(delta: float, one: Estimate, two: Estimate, margin: float) 
     room = log1p(margin)
     interval = Interval(delta - wide, delta + wide, 0.95, "difference of two log ratios, Welch-Satterthwaite")
     shown = (
-        f"the second ratio is {exp(delta):.4g} times the first ({exp(interval.low):.4g} to {exp(interval.high):.4g})"
+        f"the second ratio is {exp(delta):.4g} times the first"
+        f" ({Interval(exp(interval.low), exp(interval.high), interval.level, interval.method).words})"
     )
     if abs(delta) + narrow < room:
         return Agreed.CONFIRMED, interval, f"{shown}: equivalent inside the margin of {margin:.3g}"
-    if abs(delta) > wide and abs(delta) > room:
+    if abs(delta) > wide and abs(delta) - narrow > room:
         why = f"{shown}: not 1, and beyond the margin of {margin:.3g}; on another host this may be a real interaction"
         return Agreed.CONTRADICTED, interval, why
     return Agreed.IMPRECISE, interval, f"{shown}: neither equivalent inside {margin:.3g} nor apart beyond it"

@@ -97,11 +97,9 @@ def _turned_ratio(verdict: PairVerdict, forward: bool) -> Interval | Unknown:
         found = Interval(verdict.ratio, verdict.ratio, 1.0, "exact")
     room = exp(min(verdict.place, 700.0)) if Code.ORDER_CONFOUNDED in verdict.codes else 1.0
     low, high = found.low / room, found.high * room
-    return (
-        Interval(low, high, found.level, found.method)
-        if forward
-        else Interval(1 / high, 1 / low, found.level, found.method)
-    )
+    if not forward:
+        low, high = (1 / end if end > 1e-308 else inf for end in (high, low))  # 1 / 5e-324 is no float
+    return Interval(low, high, found.level, found.method)
 
 
 def _turned_difference(found: Interval | Unknown, forward: bool) -> Interval | Unknown:

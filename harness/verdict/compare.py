@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import ceil, exp, expm1, isfinite, log1p
+from math import ceil, exp, expm1, frexp, isfinite, ldexp, log1p
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class Comparison:
         """Least relative difference whose interval would have cleared the margin in this run."""
         return expm1(min(self.half_width + log1p(margin), 700.0))
 
-    def passes_needed(self, margin: float, arms: int) -> int | Unknown:
+    def passes_needed(self, margin: float) -> int | Unknown:
         """Passes after which the difference seen would clear the margin, at this run's variance and quantile.
 
         Quantiles shrink as passes grow, so this is no underestimate but for the luck of the variance.
@@ -81,7 +81,7 @@ class Comparison:
         if beyond <= 0:
             return Unknown("the difference seen is none beyond the margin: no number of passes would show one")
         needed = self.passes * (self.half_width / beyond) ** 2
-        return max(ceil(min(needed, 1e9)), fewest_passes(arms))
+        return max(ceil(min(needed, 1e9)), fewest_passes(self.arms))
 
 
 def ratio_interval(log_ratio: float, width: float, level: float, method: str) -> Interval:
@@ -97,7 +97,8 @@ def fewest_passes(arms: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Field:
     """All arms on one metric. `values`: by arm and pass. `comparisons`: by (a, b) in the experiment's order, or why
-    there is none. `family`: arms with a value, whose pairs share the 5 %.
+    there is none. `family`: arms with a value, whose pairs share the 5 %. `scale`: what differences in the unit were
+    divided by, a power of two so that not a bit of them changes: squares of 1e300 or 1e-300 are no floats.
     """
 
     metric: Metric
@@ -105,6 +106,7 @@ class Field:
     family: int
     comparisons: Mapping[tuple[str, str], Comparison | Unknown]
     position: PositionEffect | Unknown
+    scale: float = 1.0
 
 
 def sampled(
@@ -121,6 +123,7 @@ def sampled(
         arm: cells for arm, cells in values.items() if cells and all(_fit_for(cell, logs) for cell in cells.values())
     }
     order = sorted(usable, key=lambda arm: _canonical(usable[arm]))
+    scale = 1.0 if logs else _scale(usable)
     analysed: dict[frozenset[int], tuple[blocks.Fit | Unknown, Mapping[str, int]]] = {}
     comparisons: dict[tuple[str, str], Comparison | Unknown] = {}
     for a, b in combinations(values, 2):
@@ -131,7 +134,7 @@ def sampled(
         if passes not in analysed:
             rows = [arm for arm in order if usable[arm].keys() >= passes]
             analysed[passes] = (
-                _fit(metric, _Table(rows, sorted(passes), usable, judged), len(usable), logs=logs),
+                _fit(metric, _Table(rows, sorted(passes), usable, judged, scale), len(usable), logs=logs),
                 {arm: row for row, arm in enumerate(rows)},
             )
         found, row = analysed[passes]
@@ -143,7 +146,14 @@ def sampled(
         family=len(usable),
         comparisons=comparisons,
         position=_position(analysed[widest][0]) if widest else Unknown("no pass is complete for two arms"),
+        scale=scale,
     )
+
+
+def _scale(values: Mapping[str, Mapping[int, Value]]) -> float:
+    """The power of two next below the largest value."""
+    largest = max((abs(cell.value) for cells in values.values() for cell in cells.values()), default=0.0)
+    return ldexp(1.0, frexp(largest)[1] - 1) if largest > 0 else 1.0
 
 
 def _fit_for(cell: Value, logs: bool) -> bool:
@@ -163,6 +173,12 @@ class _Table:
     passes: Sequence[int]
     values: Mapping[str, Mapping[int, Value]]
     judged: Mapping[str, Mapping[int, TrialRecord]]
+    scale: float
+
+
+#: Least and largest step of a reading that the analysis looks at, in logs (or of the scaled values): below is the
+#: rounding of floats, above any reading at all; and the squares of both are floats.
+_FINEST, _COARSEST = 1e-12, 1e6
 
 
 def _fit(metric: Metric, table: _Table, family: int, *, logs: bool) -> blocks.Fit | Unknown:
@@ -172,11 +188,13 @@ def _fit(metric: Metric, table: _Table, family: int, *, logs: bool) -> blocks.Fi
     places = np.array(
         [[table.judged[arm][number].position for number in table.passes] for arm in table.rows], dtype=float
     )
-    if logs:  # a step of the reading, as a relative one at the smallest value
-        step = 1e-6 if metric.resolution is None else metric.resolution / float(values.min())
-        return blocks.fit(np.log(values), places, float(step) ** 2, family)
-    step = metric.resolution if metric.resolution is not None else 1e-6 * float(np.abs(values).max())
-    return blocks.fit(values, places, max(float(step), 1e-100) ** 2, family)
+    smallest, largest = float(values.min()), float(np.abs(values).max())
+    if metric.resolution is None:
+        step = 1e-6 if logs else 1e-6 * largest / table.scale
+    else:  # in logs, a step of the reading is a relative one at the smallest value
+        step = metric.resolution / (smallest if logs else table.scale)
+    floor = min(max(step, _FINEST), _COARSEST) ** 2
+    return blocks.fit(np.log(values) if logs else values / table.scale, places, floor, family)
 
 
 def _pair(fit: blocks.Fit, i: int, j: int) -> Comparison:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, expm1, log
 from statistics import median
 
 from harness.metrics import Kind, Metric
@@ -39,8 +39,9 @@ def bimodal(arm: str, found: Modes | None, log_ratio: float) -> str | None:
     if found is None or found.gap <= abs(log_ratio):
         return None
     return (
-        f"{arm} lives in two modes: {found.lower} of {found.of} trials lie apart from the others by a factor of"
-        f" {exp(found.gap):.3g}, more than the arms differ; a mean of both is a value that no trial gave"
+        f"{arm} lives in two modes: {found.lower} of {found.of} trials lie apart from the others by"
+        f" {expm1(min(found.gap, 700.0)) * 100:.2g} %, more than the arms differ; a mean of both is a value that no"
+        " trial gave"
     )
 
 

@@ -247,21 +247,19 @@ def interval(pair: Pair) -> Iterable[Refusal]:
     found = pair.comparison
     if not isinstance(found, Comparison):
         return
-    needed = found.passes_needed(pair.margin, pair.family)
+    needed = found.passes_needed(pair.margin)
     more = "windows" if pair.metric.kind is Kind.WINDOWED else "passes"
     remedy = needed.why if isinstance(needed, Unknown) else f"about {needed} {more} would resolve the difference seen"
     if not found.excludes_zero:
-        ends = found.interval()
         yield Refusal(
             Code.INTERVAL_CONTAINS_ONE,
-            f"the simultaneous 95 % interval of {pair.a}/{pair.b} is {ends.low:.4g} to {ends.high:.4g}: it holds 1",
+            f"the simultaneous 95 % interval of {pair.a}/{pair.b} is {found.interval().words}: it holds 1",
             remedy,
         )
     elif not found.beyond(pair.margin):
-        ends = found.interval()
         yield Refusal(
             Code.WITHIN_MARGIN,
-            f"the simultaneous 95 % interval of {pair.a}/{pair.b} is {ends.low:.4g} to {ends.high:.4g}: not wholly"
+            f"the simultaneous 95 % interval of {pair.a}/{pair.b} is {found.interval().words}: not wholly"
             f" beyond the stated margin of {pair.margin:.3g}",
             remedy,
         )
@@ -326,7 +324,7 @@ def brackets_overlap(pair: Pair) -> Iterable[Refusal]:
 
 def _worst_ratio(small: Value, large: Value) -> float:
     low, high = _lower(large), _upper(small)
-    return log(low / high) if low > 0 and high > 0 else float("-inf")
+    return log(low) - log(high) if low > 0 and high > 0 else float("-inf")
 
 
 def _lower(cell: Value) -> float:

@@ -141,8 +141,8 @@ def _differences(
         pair: found
         if isinstance(found, Unknown)
         else Interval(
-            found.log_ratio - found.half_width,
-            found.log_ratio + found.half_width,
+            (found.log_ratio - found.half_width) * field.scale,
+            (found.log_ratio + found.half_width) * field.scale,
             0.95,
             found.method.replace("of logs", "of values"),
         )
@@ -200,7 +200,7 @@ def _verdict(
         ratio=exp(min(max(found.log_ratio, -700.0), 700.0)),
         interval=found.interval(),
         smallest_effect=found.smallest_effect(pair.margin),
-        passes_needed=found.passes_needed(pair.margin, pair.family),
+        passes_needed=found.passes_needed(pair.margin),
         notes=_pair_notes(pair, found.log_ratio),
         estimate=found.estimate(),
         equivalence=found.equivalence(),
@@ -315,7 +315,9 @@ def _notes(experiment: Experiment, cells: Cells, verdicts: Sequence[PairVerdict]
     replaced = sum(row.replaced for row in cells.failures)
     if replaced:
         notes.append(
-            f"{replaced} failed or disturbed trials were replaced by a repetition of their pass; they stay listed."
+            "1 failed or disturbed trial was replaced by a repetition of its pass; it stays listed."
+            if replaced == 1
+            else f"{replaced} failed or disturbed trials were replaced by repetitions of their pass; they stay listed."
         )
     return tuple(notes)
 

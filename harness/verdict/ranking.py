@@ -23,16 +23,19 @@ def tie_groups(arms: Sequence[str], verdicts: Iterable[PairVerdict]) -> tuple[tu
     }
     groups = _merge_contradicted(_maximal(set(), set(arms), set(), tied), better)
     rank = {arm: index for index, arm in enumerate(arms)}
-    ordered = _in_order(sorted(groups, key=lambda group: min(rank[arm] for arm in group)), better)
+    ordered = _in_order(sorted(groups, key=lambda group: sorted(rank[arm] for arm in group)), better)
     return tuple(tuple(sorted(group, key=rank.__getitem__)) for group in ordered)
 
 
 def _maximal(group: set[str], rest: set[str], done: set[str], tied: dict[str, set[str]]) -> list[frozenset[str]]:
-    """All maximal sets of mutually tied arms (Bron and Kerbosch)."""
+    """All maximal sets of mutually tied arms (Bron and Kerbosch, with Tomita's pivot: without it, 24 arms of which one
+    stands out take half a minute).
+    """
     if not rest and not done:
         return [frozenset(group)]
     found = []
-    for arm in sorted(rest):
+    pivot = max(sorted(rest | done), key=lambda arm: len(rest & tied[arm]))
+    for arm in sorted(rest - tied[pivot]):
         found += _maximal(group | {arm}, rest & tied[arm], done & tied[arm], tied)
         rest, done = rest - {arm}, done | {arm}
     return found

@@ -69,6 +69,15 @@ class Interval:
     level: float
     method: str
 
+    @property
+    def words(self) -> str:
+        """`0.9997 to 1.0003`: four significant digits, more where an end would read as 1 and is not 1."""
+        for digits in range(4, 12):
+            ends = [f"{end:.{digits}g}" for end in (self.low, self.high)]
+            if not any(text == "1" and end != 1 for text, end in zip(ends, (self.low, self.high), strict=True)):
+                break
+        return " to ".join(ends)
+
 
 @dataclass(frozen=True)
 class Unknown:
