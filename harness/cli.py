@@ -103,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the study (1)")
     calibrate.add_argument("--experiments", type=_at_least_one, metavar="N", help="simulated experiments a cell")
     calibrate.add_argument("--workers", type=_at_least_one, metavar="N", help="processes (default: all cores)")
+    calibrate.add_argument("--redraw", metavar="FILE", help="write the report again from this calibration.json alone")
     calibrate.add_argument("--results", metavar="DIR", help="results folder (default: the project's results/)")
     return top
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.verdict.calibration import other_tools, report, study
+from harness.verdict.calibration import other_tools, redraw, report, shares, study
 from harness.verdict.calibration.scenarios import SCENARIOS, draw, places
 from harness.verdict.calibration.study import Row, Task, cell
 
@@ -78,7 +78,7 @@ def test_case_37_identical_arms_are_ranked_in_at_most_one_of_twenty(scenario: st
     for passes in (3, 5):
         task = Task(seed=11, index=passes, arms=3, passes=passes, scenario=scenario, effect=0.0, experiments=200)
         found = rows_of(task)
-        limit = report.bound(found["strict"])
+        limit = shares.bound(found["strict"])
         assert found["strict"].false_rankings <= limit
         assert found["paired"].false_rankings <= limit
 
@@ -94,9 +94,9 @@ def test_a_large_effect_is_found_and_is_no_false_ranking() -> None:
 def test_the_study_can_fail() -> None:
     """A rule that ranks everything is seen as broken by the very bound that acquits ours."""
     rows = cell(Task(seed=1, index=1, arms=4, passes=4, scenario="lognormal", effect=0.0, experiments=50))
-    assert report.broken(rows, "hyperfine_order")
-    assert not report.broken(rows, "paired")
-    assert "hyperfine_order" not in report.keeping(rows)
+    assert shares.broken(rows, "hyperfine_order")
+    assert not shares.broken(rows, "paired")
+    assert "hyperfine_order" not in shares.keeping(rows)
 
 
 def test_strict_never_ranks_what_paired_does_not() -> None:
@@ -167,7 +167,7 @@ def test_records_and_report_have_the_contracts_shape_and_repeat(tmp_path: Path) 
         for effect in (0.0, study.EFFECT)
         for rule in ("strict", "paired", *other_tools.RULES)
     ]
-    report.write_records(tmp_path / "calibration.json", rows)
+    shares.write_records(tmp_path / "calibration.json", rows, seed=1)
     jsonschema.validate(json.loads((tmp_path / "calibration.json").read_text()), CONTRACT)
     first = {p.name: p.read_bytes() for p in report.write_report(tmp_path / "one", rows, seed=1).parent.iterdir()}
     second = {p.name: p.read_bytes() for p in report.write_report(tmp_path / "two", rows, seed=1).parent.iterdir()}
@@ -176,3 +176,12 @@ def test_records_and_report_have_the_contracts_shape_and_repeat(tmp_path: Path) 
         f"verdict_calibration_{part}.png" for part in ("rules", "cells", "power", "effect")
     }
     assert b"[[" not in first["verdict_calibration.md"]
+    again = redraw(tmp_path / "calibration.json", tmp_path / "again").parent
+    assert {p.name: p.read_bytes() for p in again.iterdir()} == first
+
+
+def test_a_file_that_is_no_record_is_refused_by_name(tmp_path: Path) -> None:
+    """Redrawing from something else says what it is not."""
+    (tmp_path / "other.json").write_text('{"cells": [{}]}')
+    with pytest.raises(ValueError, match="no record of a calibration"):
+        redraw(tmp_path / "other.json", tmp_path)

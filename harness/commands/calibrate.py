@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.commands.answer import Answer
+from harness.commands.answer import Answer, CommandError
 from harness.commands.project import find_project
 from harness.run.names import draw_run_id
 from harness.units import format_seconds
@@ -18,10 +18,15 @@ from harness.units import format_seconds
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Write results/calibration/RUN/calibration.json and verdict_calibration.md with its pictures."""
-    from harness.verdict.calibration import EXPERIMENTS, calibrate
+    from harness.verdict.calibration import EXPERIMENTS, calibrate, redraw
 
     project = find_project(Path.cwd())
     results = project.results_folder(arguments.results)
+    if arguments.redraw:
+        try:
+            return Answer(out=f"report: {redraw(Path(arguments.redraw), project.report_folder(results))}")
+        except (OSError, ValueError) as error:
+            raise CommandError(f"{error}; name a calibration.json that this command wrote") from error
     folder = results / "calibration" / draw_run_id(datetime.now(UTC))
     began, said = time.monotonic(), 0.0
 

@@ -1,6 +1,7 @@
 """The proof that the verdicts keep their promise: synthetic runs of known truth, judged by the very `judge` of reports.
 
-`calibrate` is the door. Its modules are pure but for `report`, which writes the records and the pictures.
+`calibrate` is the door. Its modules are pure but for `shares`, which keeps the records, and `report`, which writes
+the report and its pictures.
 """
 
 from __future__ import annotations
@@ -32,8 +33,18 @@ def calibrate(
     `workers`: `map`, or the `imap` of a process pool; the numbers depend on `seed` and `experiments` alone.
     `progress(done, all)` counts cells. numpy, scipy and matplotlib load here.
     """
-    from harness.verdict.calibration import report, study
+    from harness.verdict.calibration import report, shares, study
 
     rows = study.run(study.tasks(seed, experiments), workers, progress)
-    report.write_records(out_dir / "calibration.json", rows)
+    shares.write_records(out_dir / "calibration.json", rows, seed=seed)
+    return report.write_report(analysis, rows, seed=seed)
+
+
+def redraw(records: Path, analysis: Path) -> Path:
+    """Write the report and its pictures again from a calibration.json alone; nothing is simulated. Raise `ValueError`
+    if it is none.
+    """
+    from harness.verdict.calibration import report, shares
+
+    rows, seed = shares.read_records(records)
     return report.write_report(analysis, rows, seed=seed)

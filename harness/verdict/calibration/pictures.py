@@ -11,6 +11,16 @@ from harness.verdict.calibration.study import ARMS, CURVE_EFFECTS, EFFECT, PASSE
 
 _COLOURS = {"strict": "#1f4e79", "paired": "#2a9d8f"}
 _OTHERS = "#9a9a9a"
+#: Muted colours by which the curves of other tools' rules are told apart.
+_OTHER_CURVES = {
+    "hyperfine_sigma": "#b8860b",
+    "pyperf_t": "#8a6fb0",
+    "asv": "#6b6b6b",
+    "criterion": "#b5651d",
+    "min_max": "#7a9e3f",
+    "welch_t": "#c27ba0",
+    "mann_whitney": "#5f8fa8",
+}
 _SAVE = {"dpi": 110, "metadata": {"Software": None}}  # no version stamp: the same rows give the same bytes
 
 Bound = Callable[[Row], float]
@@ -123,7 +133,7 @@ def _curves(axis: Any, rows: Sequence[Row], holds: Sequence[str], *, over: str =
             [y for _, y in found],
             marker=_MARKS.get(rule, "o"),
             markersize=4,
-            color=_colour(rule),
+            color=_COLOURS.get(rule) or _OTHER_CURVES.get(rule, _OTHERS),
             linewidth=2.2 if rule in _COLOURS else 1,
             linestyle="-" if rule in holds else ":",
             label=rule,
