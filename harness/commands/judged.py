@@ -59,7 +59,7 @@ def open_run(named: str, results: Path) -> RunFolder:
 def judged(folder: RunFolder, project: Project) -> Judged:
     """Read a run's folder and judge it. Raise `CommandError` if it cannot be read."""
     try:
-        head, host, recorded = folder.head(), folder.host(), folder.records()
+        head, host, recorded, extras = folder.head(), folder.host(), folder.records(), folder.extras()
     except StoreError as error:
         raise CommandError(str(error), Exit.HARNESS_FAILED) from error
     data = RunData(
@@ -70,7 +70,7 @@ def judged(folder: RunFolder, project: Project) -> Judged:
         plan=head.plan,
         samples=curves(folder.path),
         folder=shown(folder.path, project),
-        notes=recorded.notes,
+        notes=(*recorded.notes, *(f"Decided while it ran: {extra.why}." for extra in extras)),
     )
     return Judged(folder, data, judge(head.experiment, recorded.records, conditions(host) if host else {}))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import ceil, exp, expm1, frexp, isfinite, ldexp, log1p
+from math import ceil, exp, expm1, frexp, isfinite, ldexp, log1p, sqrt
 
 import numpy as np
 
@@ -115,9 +115,11 @@ def sampled(
     judged: Mapping[str, Mapping[int, TrialRecord]],
     *,
     logs: bool = True,
+    first: int | None = None,
 ) -> Field:
     """Compare by the block analysis. For each pair, blocks are the passes complete for both, and every other arm that
     has all of them joins the pooled variance. `logs=False` analyses the values themselves, for differences in the unit.
+    `first`: passes of the first stage, where a precision decided how many more to run.
     """
     usable = {
         arm: cells for arm, cells in values.items() if cells and all(_fit_for(cell, logs) for cell in cells.values())
@@ -125,20 +127,26 @@ def sampled(
     order = sorted(usable, key=lambda arm: _canonical(usable[arm]))
     scale = 1.0 if logs else _scale(usable)
     analysed: dict[frozenset[int], tuple[blocks.Fit | Unknown, Mapping[str, int]]] = {}
+
+    def compared(a: str, b: str, passes: frozenset[int]) -> Comparison | Unknown:
+        if passes not in analysed:
+            rows = [arm for arm in order if usable[arm].keys() >= passes]
+            table = _Table(rows, sorted(passes), usable, judged, scale)
+            fitted = _fit(metric, table, len(usable), logs=logs)
+            analysed[passes] = fitted, {arm: row for row, arm in enumerate(rows)}
+        found, row = analysed[passes]
+        return found if isinstance(found, Unknown) else _pair(found, row[a], row[b])
+
     comparisons: dict[tuple[str, str], Comparison | Unknown] = {}
     for a, b in combinations(values, 2):
         if a not in usable or b not in usable:
             comparisons[a, b] = Unknown("an arm has no value, or one that no ratio can be formed with")
             continue
         passes = frozenset(usable[a].keys() & usable[b].keys())
-        if passes not in analysed:
-            rows = [arm for arm in order if usable[arm].keys() >= passes]
-            analysed[passes] = (
-                _fit(metric, _Table(rows, sorted(passes), usable, judged, scale), len(usable), logs=logs),
-                {arm: row for row, arm in enumerate(rows)},
-            )
-        found, row = analysed[passes]
-        comparisons[a, b] = found if isinstance(found, Unknown) else _pair(found, row[a], row[b])
+        comparisons[a, b] = found = compared(a, b, passes)
+        early = frozenset(number for number in passes if first is not None and number <= first)
+        if isinstance(found, Comparison) and early < passes and len(early) > 1:
+            comparisons[a, b] = _two_stages(found, compared(a, b, early))
     widest = max(analysed, key=len, default=frozenset())
     return Field(
         metric=metric,
@@ -209,6 +217,28 @@ def _pair(fit: blocks.Fit, i: int, j: int) -> Comparison:
         passes=fit.passes,
         place=imbalance * fit.slope_bound if imbalance > 1e-9 else 0.0,
         method=blocks.OWN if fit.own[i][j] else blocks.POOLED,
+    )
+
+
+def _two_stages(all_of_it: Comparison, first: Comparison | Unknown) -> Comparison:
+    """The wider of the interval on all passes and the first stage's, narrowed by the passes added since (Stein).
+
+    The first stage's variance decides how many passes are added, so a run that looked quiet stops early and keeps its
+    small variance: two identical arms, 5 passes first, a precision of 1 % at 1 % noise, were ranked in 7.1 % +- 0.7 %
+    of experiments by the interval on all passes alone. The first stage's own keeps to 5 % exactly.
+    """
+    if isinstance(first, Unknown):
+        return all_of_it
+    narrowed = sqrt(first.passes / all_of_it.passes)
+    found = replace(all_of_it, equivalence_width=max(all_of_it.equivalence_width, first.equivalence_width * narrowed))
+    if first.half_width * narrowed <= all_of_it.half_width:
+        return found
+    return replace(
+        found,
+        half_width=first.half_width * narrowed,
+        standard_error=first.standard_error * narrowed,
+        error_df=first.error_df,
+        method=f"{first.method}; variance of the {first.passes} passes that fixed how many more to run (Stein)",
     )
 
 

@@ -64,7 +64,7 @@ def _judge_metric(
     experiment: Experiment, cells: Cells, metric: Metric, values: Mapping[str, Mapping[int, Value]]
 ) -> tuple[list[PairVerdict], PositionEffect | Unknown]:
     """Every pair of one metric, the control pair's say included."""
-    field, exacts = _compare(metric, values, cells)
+    field, exacts = _compare(experiment, metric, values, cells)
     margin = experiment.margins.get(metric.name)
     family = field.family if field else sum(map(bool, values.values()))
     sides = {arm: gates.side(arm, found, cells) for arm, found in values.items()}
@@ -95,13 +95,18 @@ def _judge_metric(
 
 
 def _compare(
-    metric: Metric, values: Mapping[str, Mapping[int, Value]], cells: Cells
+    experiment: Experiment, metric: Metric, values: Mapping[str, Mapping[int, Value]], cells: Cells
 ) -> tuple[Field | None, Mapping[tuple[str, str], Exact | Unknown]]:
     if metric.kind is Kind.EXACT:
         return None, exact(metric, values)
     if metric.kind is Kind.WINDOWED:
         return windowed(metric, values), {}
-    return sampled(metric, values, cells.judged), {}
+    return sampled(metric, values, cells.judged, first=_first_stage(experiment)), {}
+
+
+def _first_stage(experiment: Experiment) -> int | None:
+    """Passes that fixed how many more to run; None where no precision was asked for."""
+    return experiment.passes if experiment.precision is not None else None
 
 
 def _control_separated(
@@ -136,7 +141,7 @@ def _differences(
         return {(a, b): _exact_difference(values[a], values[b]) for a, b in combinations(experiment.names, 2)}
     if metric.kind is Kind.WINDOWED:
         return {}
-    field = sampled(metric, values, cells.judged, logs=False)
+    field = sampled(metric, values, cells.judged, logs=False, first=_first_stage(experiment))
     return {
         pair: found
         if isinstance(found, Unknown)
