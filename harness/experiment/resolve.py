@@ -15,7 +15,7 @@ from harness.experiment.differences import differences, differences_text
 from harness.experiment.problems import ExperimentError, Problem
 from harness.experiment.reading import Reader
 from harness.experiment.schema import experiment as description
-from harness.experiment.schema import workload_defaults
+from harness.experiment.schema_workload import workload_defaults
 from harness.experiment.source import MAX_BYTES, parse
 from harness.experiment.types import Arm, Claim, Expectation, Experiment, Limits, Precision, Rule
 from harness.metrics import Metric
