@@ -18,7 +18,8 @@ from harness.experiment.types import Limits
 from harness.records import Reason
 from harness.run import cgroup
 from harness.run.keeper import Log
-from harness.run.trial import Now, TrialResult, run_trial
+from harness.run.trial import run_trial
+from harness.run.trial_types import Now, TrialResult
 from harness.testing import fake_arm
 from harness.testing.arms import ARMS, main
 

@@ -20,8 +20,6 @@ from harness.verdict.sides import Gate, Pair
 from harness.verdict.types import Refusal
 
 _EVIDENCE: tuple[Gate, ...] = (metric_missing, failures, unit_mismatch, not_comparable, unequal_work)
-
-
 #: The gates of each kind of metric, in the order their reasons are given.
 GATES: Mapping[str, tuple[Gate, ...]] = {
     "sampled": (*_EVIDENCE, hidden_memory, too_few_passes, spreads_overlap, interval, order_confounded),
