@@ -24,6 +24,7 @@ from harness.run.memory_meter import start_meter
 from harness.run.names import quote_arm
 from harness.run.page_cache import resident_fraction, weight_files
 from harness.run.stop import StopFlag
+from harness.run.survival import Limited, Unlimited
 from harness.run.trial import Now, TrialRequest, TrialResult, run_trial
 
 #: Idle pause before the settled level is taken, and after the arenas were asked back, seconds. Allocators of an
@@ -58,12 +59,20 @@ class Bench:
             evaluate=self.evaluate,
             release=self.release,
             sweep=self.sweep,
+            room=self.room(),
         )
+
+    def room(self) -> Limited | Unlimited:
+        """Whether a trial can run under a memory limit here; tried only where a metric needs it."""
+        if not any("survival" in metric.needs for metric in self.experiment.metrics):
+            return Unlimited("no metric needs a memory limit")
+        problem = cgroup.cannot_limit(self.backend)
+        return Limited(cgroup.ceiling()) if problem is None else Unlimited(problem)
 
     def prepare(self, trial: Trial) -> TrialRequest:
         """Make the trial's cgroup and build its request; no process starts."""
         token, arm, planned, paths = owners.new_token(), trial.arm, trial.task.planned, trial.paths
-        group = cgroup.create(self.backend, token[:12]) if self.backend.parent is not None else None
+        group = cgroup.create(self.backend, token[:12], trial.task.limit) if self.backend.parent is not None else None
         if group is not None:
             self.groups[token] = group
         self.started.append(token)
@@ -119,9 +128,10 @@ class Bench:
             workload=self.experiment.workload,
             needs=needs,
             model_dir=model.folder if model is not None else None,
-            priming=trial.task.planned.priming,
+            priming=trial.task.priming,
             settle_s=SETTLE_S if "settle" in needs else 0.0,
             trim_s=TRIM_S if "trim" in needs else 0.0,
+            probe=trial.task.limit is not None,
         )
 
     def counters(self) -> Callable[[TrialResult], Disturbance]:
@@ -135,13 +145,16 @@ class Bench:
 
         return after
 
-    def evaluate(self, _trial: Trial, result: TrialResult, disturbance: Disturbance) -> TrialRecord:
+    def evaluate(self, trial: Trial, result: TrialResult, disturbance: Disturbance) -> TrialRecord:
         """The record with its values and the last word on its failure."""
         meter = result.meter if isinstance(result.meter, MeterLog) else None
         if meter is not None and meter.samples_path is not None:
             meter = replace(meter, samples_path=str(Path(meter.samples_path).relative_to(self.run_folder)))
         record = replace(
             result.record,
+            priming=trial.task.priming,
+            probe_limit_bytes=trial.task.limit,
+            survival=trial.survival,
             disturbance=disturbance,
             page_cache=self.page_caches.pop(result.token, None),
             engine=self.engines.pop(result.token, ()),

@@ -191,6 +191,8 @@ def _table(path: Path) -> dict[str, int]:
         return {}
 
 
+#: Bytes of the limit that is set to see whether one can be: a whole number of pages everywhere.
+_TRIED_LIMIT: Final = 1 << 28
 _FILES: Final = {
     "cgroup_v2": ("memory.current", "memory.peak", "memory.max", "memory.swap.max"),
     "cgroup_v1": (
@@ -355,6 +357,26 @@ def _limit(group: TrialCgroup, limit: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         # v1 counts memory and swap together, v2 swap alone.
         (group.path / swap_file).write_text("0" if group.backend == "cgroup_v2" else str(limit))
+
+
+def cannot_limit(backend: Backend) -> str | None:
+    """What this host lacks for a trial under a memory limit, found by setting one; None where it works."""
+    if backend.parent is None:
+        return f"no trial can run under a memory limit here: {backend.why}"
+    try:
+        group = create(backend, "limit", _TRIED_LIMIT)
+    except CgroupError as error:
+        return f"no trial can run under a memory limit here: {error}"
+    taken = _number(group.path / _FILES[group.backend][2])
+    problem = group.remove()
+    if taken != _TRIED_LIMIT:
+        return f"no trial can run under a memory limit here: {group.path} reads {taken} where {_TRIED_LIMIT} was set"
+    return problem
+
+
+def ceiling() -> int:
+    """Memory of this host, bytes: a limit above it limits nothing."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def leftovers(backend: Backend) -> tuple[Path, ...]:
