@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from harness.drivers.registry import DRIVERS, interpreter, workload_file
 from harness.experiment import Experiment
+from harness.experiment.types import Arm
 from harness.measure.evaluate import evaluate
 from harness.meterlog import MeterLog
 from harness.models.store import Model
@@ -20,7 +21,7 @@ from harness.run.counters import read_counters
 from harness.run.disturbance import difference
 from harness.run.engine_facts import engine_facts
 from harness.run.instruments import Instruments, Trial
-from harness.run.memory_meter import start_meter
+from harness.run.memory_meter import MeterHandle, start_meter
 from harness.run.names import quote_arm
 from harness.run.page_cache import resident_fraction, weight_files
 from harness.run.stop import StopFlag
@@ -100,7 +101,7 @@ class Bench:
             limits=self.experiment.limits,
             attempt=trial.task.attempt,
             cgroup=group,
-            start_meter=partial(start_meter, backend_why=self.backend.why),
+            start_meter=self.meter(arm),
         )
 
     def run(self, request: TrialRequest, stop: StopFlag, watch: Callable[[Now], None]) -> TrialResult:
@@ -119,12 +120,21 @@ class Bench:
 
         return run_trial(request, stop=stop, watch=look)
 
+    def meter(self, arm: Arm) -> Callable[..., MeterHandle] | None:
+        """How the arm's memory is sampled; None where its file says that it is not."""
+        if arm.sampler_hz is None:
+            return partial(start_meter, backend_why=self.backend.why)
+        if arm.sampler_hz == 0:
+            return None
+        period = 1 / arm.sampler_hz
+        return partial(start_meter, backend_why=self.backend.why, period=period, serving_period=period)
+
     def workload(self, trial: Trial) -> dict[str, Any]:
         """What the driver reads: the arm, the work, and only the pauses that a metric asked for."""
         needs = frozenset().union(*(metric.needs for metric in self.experiment.metrics))
         model = self.models.get(trial.arm.model or "")
         return workload_file(
-            arm={"name": trial.arm.name, **trial.arm.configuration()},
+            arm={"name": trial.arm.name, **trial.arm.work()},
             workload=self.experiment.workload,
             needs=needs,
             model_dir=model.folder if model is not None else None,

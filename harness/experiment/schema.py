@@ -84,6 +84,7 @@ def experiment() -> Record:
     )
     priming = _whole(0, 100)
     python = Text("a path")
+    sampler = Record("sampler", (Key("hz", _whole(0, 200), "Memory samples a second; 0: no sampler.", required=True),))
     vllm = Record(
         "engine vllm",
         (
@@ -104,6 +105,7 @@ def experiment() -> Record:
             Key("quantization", args, "Fields merged into the checkpoint's own quantization config."),
             Key("expect", expect, "What the arm declares in advance.", default="the file's `expect`"),
             Key("priming", priming, "Uncounted trials before the first pass.", default="the file's `priming`"),
+            Key("sampler", sampler, "How densely memory is sampled.", default="the file's `sampler`"),
         ),
     )
     metric = Record(
@@ -196,6 +198,12 @@ def experiment() -> Record:
             ),
             Key("seed", Whole(0, 2**63 - 1), "Seed of the order.", default="drawn and recorded"),
             Key("priming", priming, "Uncounted trials of each arm first.", default="1 for vllm, 0 for command"),
+            Key(
+                "sampler",
+                sampler,
+                "How densely memory is sampled; 0 Hz: not at all, memory metrics are then missing with that reason.",
+                default="50 Hz until loaded, 20 Hz after that",
+            ),
             Key("expect", expect, "What every arm declares; an arm's own keys win.", default="nothing"),
             Key("claims", ListOf(claim, what="a list of claims"), "Statements made in advance.", default="none"),
             Key(
