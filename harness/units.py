@@ -85,7 +85,7 @@ def format_quantity(value: float, unit: str) -> str:
         return format_bytes(value)
     if unit == "s":
         return format_seconds(value)
-    return f"{value:.4g} {unit}".rstrip()
+    return f"{value:.4g}" if unit == "1" else f"{value:.4g} {unit}".rstrip()
 
 
 def scale_for(unit: str, value: float) -> tuple[float, str]:

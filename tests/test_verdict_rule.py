@@ -16,6 +16,7 @@ from verdict_runs import EXACT, PERPLEXITY, SCORE, Cell, experiment, place, reco
 from harness.experiment.types import Arm, Claim, ClaimKind, Expectation, Experiment, Precision, Rule
 from harness.metrics import REGISTRY, Better, Kind
 from harness.records import MemoryRecord, PhaseMemory, Reason, TrialRecord, Value
+from harness.units import format_quantity
 from harness.verdict import judge
 from harness.verdict.passes import more_passes
 from harness.verdict.types import Code, Equivalent, Interval, Judgement, PairVerdict, Ranked, Refused, Unknown
@@ -729,3 +730,9 @@ def test_stopping_for_a_precision_ranks_identical_arms_no_more_often() -> None:
         kept = [r for r in records if r.pass_number <= 5 + more]
         ranked += isinstance(only(judge(plan, kept, {})).outcome, Ranked)
     assert ranked / len(metrics) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(metrics))
+
+
+def test_a_plain_number_is_said_without_a_unit() -> None:
+    """The unit of a perplexity is 1: "25.15", not "25.15 1"."""
+    assert format_quantity(25.1536, "1") == "25.15"
+    assert format_quantity(25.1536, "tokens/s") == "25.15 tokens/s"
