@@ -28,7 +28,9 @@ class Phase:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One repetition inside a phase. `seconds`: as the metric that reads it defines (metrics.py)."""
+    """One repetition inside a phase. `tokens_in`, `tokens_out`: counts of the request. `seconds`: from and to
+    where the metric that reads it says (metrics.py).
+    """
 
     phase: str
     tokens_in: int

@@ -65,9 +65,9 @@ class MeterProcess:
 
     `forked`: when found it had not exec'd since its fork. `origin`: how it was found (`root`, `child`, `session`,
     `token`, `cgroup`, `event`). `born`: when it was forked, None if only found later. `exit_status`: as wait gives it.
-    `exit_mark`: high-water mark of
-    its resident memory at exit, since the last reset, in bytes. `max_rss`: ru_maxrss of its reaping, in bytes, over its
-    whole life and its own reaped children's: an upper bound only.
+    `exit_mark`: high-water mark of its resident memory at exit, since the last reset, in bytes. `max_rss`: ru_maxrss of
+    its reaping, in bytes, over its whole life and its own reaped children's: an upper bound only. `index`: its number
+    in this log; `parent`: that of its parent, None if the parent is none of ours.
     """
 
     index: int

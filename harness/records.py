@@ -114,7 +114,8 @@ class PhaseMemory:
     `s_*`: sum of RssAnon over the processes (a page shared after fork counts once per process). `u_*`: unique anonymous
     memory. `*_lower`: largest reading; `*_upper`: least valid bound, None with the reason in `*_upper_missing`.
     `peak_t`: CLOCK_MONOTONIC seconds of the largest sum; `peak_process`: the process with most of it then.
-    The `max_*` fields are largest sampled sums over the tree.
+    The `max_*` fields are largest sampled sums over the tree, None where the kernel does not tell the kind. `samples`:
+    looks at the tree within the phase.
     """
 
     phase: str
@@ -135,7 +136,11 @@ class PhaseMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerCost:
-    """What sampling cost and how dense it was. Seconds; `gap_p999_s`: 99.9th percentile of the time between samples."""
+    """What sampling cost and how dense it was, seconds and counts. `samples`: looks at the tree. `cpu_s`, `wall_s`: of
+    the sampler. `period_s`: the wanted time between samples. `gap_max_s`, `gap_p999_s`: largest and 99.9th percentile
+    of the time between them, None below two samples. `seen_once`: processes with a single reading. `vanished`: gone
+    before their first reading. `unknown`: processes that lived and could not be read at some look.
+    """
 
     samples: int
     cpu_s: float
