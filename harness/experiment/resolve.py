@@ -114,6 +114,7 @@ def _arm(name: str, given: Mapping[str, Any], values: Mapping[str, Any]) -> Arm:
         expect=Expectation(**{**values.get("expect", {}), **given.get("expect", {})}),
         priming=given.get("priming", values.get("priming", DEFAULT_PRIMING[engine])),
         python=given.get("python", shared.get("python")),
+        sampler_hz={**values.get("sampler", {}), **given.get("sampler", {})}.get("hz"),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.experiment.amounts import COUNT, FRACTION, SECONDS, threshold, whole
 from harness.experiment.kinds import Choice, Text, Whole
-from harness.experiment.schema_arms import PRIMING, arm, engine, expect
+from harness.experiment.schema_arms import PRIMING, SAMPLER, arm, engine, expect
 from harness.experiment.schema_judging import claim, metric, precision
 from harness.experiment.schema_workload import workload
 from harness.experiment.shapes import ByShape, Key, ListOf, MapOf, Record
@@ -59,6 +59,12 @@ def experiment() -> Record:
             ),
             Key("seed", Whole(0, 2**63 - 1), "Seed of the order.", default="drawn and recorded"),
             Key("priming", PRIMING, "Uncounted trials of each arm first.", default="1 for vllm, 0 for command"),
+            Key(
+                "sampler",
+                SAMPLER,
+                "How densely memory is sampled; 0 Hz: not at all, memory metrics are then missing with that reason.",
+                default="50 Hz until loaded, 20 Hz after that",
+            ),
             Key("expect", expect(), "What every arm declares; an arm's own keys win.", default="nothing"),
             Key("claims", ListOf(claim(), what="a list of claims"), "Statements made in advance.", default="none"),
             Key(

@@ -18,6 +18,7 @@ _COMMAND = ListOf(
     example='[python3, prog.py, "x"]',
 )
 PRIMING = whole(0, 100)
+SAMPLER = Record("sampler", (Key("hz", whole(0, 200), "Memory samples a second; 0: no sampler.", required=True),))
 _PYTHON = Text("a path")
 
 
@@ -67,6 +68,7 @@ def arm() -> Record:
             Key("quantization", _ARGS, "Fields merged into the checkpoint's own quantization config."),
             Key("expect", expect(), "What the arm declares in advance.", default="the file's `expect`"),
             Key("priming", PRIMING, "Uncounted trials before the first pass.", default="the file's `priming`"),
+            Key("sampler", SAMPLER, "How densely memory is sampled.", default="the file's `sampler`"),
         ),
     )
 

@@ -19,7 +19,18 @@ from typing import Any, Final
 from harness.run import cgroup_v1, cgroup_v2
 from harness.run.cgroup_mounts import Backend, CgroupError, Files, number, table, words
 
-__all__ = ["NONE", "Backend", "CgroupError", "TrialCgroup", "adopt", "create", "leftovers", "probe"]
+__all__ = [
+    "NONE",
+    "Backend",
+    "CgroupError",
+    "TrialCgroup",
+    "adopt",
+    "cannot_limit",
+    "ceiling",
+    "create",
+    "leftovers",
+    "probe",
+]
 
 #: Names of our cgroups: prefix, pid of the harness that made it, a word.
 PREFIX: Final = "harness-"
@@ -188,6 +199,10 @@ def _remove(folder: Path, within_s: float) -> str | None:
             return None
 
 
+#: Bytes of the limit that is set to see whether one can be: a whole number of pages everywhere.
+_TRIED_LIMIT: Final = 1 << 28
+
+
 def create(backend: Backend, word: str, limit_bytes: int | None = None) -> TrialCgroup:
     """Make a fresh cgroup. With a limit, swap is shut off too: a limit that pages out is no limit of memory."""
     if backend.parent is None:
@@ -220,6 +235,26 @@ def _limit(group: TrialCgroup, limit: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         # v1 counts memory and swap together, v2 swap alone.
         (group.path / files.swap_limit).write_text("0" if group.backend == "cgroup_v2" else str(limit))
+
+
+def cannot_limit(backend: Backend) -> str | None:
+    """What this host lacks for a trial under a memory limit, found by setting one; None where it works."""
+    if backend.parent is None:
+        return f"no trial can run under a memory limit here: {backend.why}"
+    try:
+        group = create(backend, "limit", _TRIED_LIMIT)
+    except CgroupError as error:
+        return f"no trial can run under a memory limit here: {error}"
+    taken = number(group.path / _FILES[group.backend].limit)
+    problem = group.remove()
+    if taken != _TRIED_LIMIT:
+        return f"no trial can run under a memory limit here: {group.path} reads {taken} where {_TRIED_LIMIT} was set"
+    return problem
+
+
+def ceiling() -> int:
+    """Memory of this host, bytes: a limit above it limits nothing."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def leftovers(backend: Backend) -> tuple[Path, ...]:

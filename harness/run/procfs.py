@@ -97,35 +97,20 @@ class ProcessFiles:
     """status and statm of one process, opened once. They stay bound to that process even if its pid is used again.
 
     statm costs 1 us and status 8, and both count the same pages: status is read for VmHWM and the kinds only.
+    `statm` is the descriptor, -1 if there is none.
     """
 
-    __slots__ = ("_last", "_resident", "_statm", "_status", "pid", "proc")
+    __slots__ = ("_last", "_status", "pid", "proc", "statm")
 
     def __init__(self, pid: int, proc: str = PROC) -> None:
         self.pid = pid
         self.proc = proc
-        self._last = self._resident = b""
+        self._last = b""
         self._status = os.open(f"{proc}/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._statm = os.open(f"{proc}/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+            self.statm = os.open(f"{proc}/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            self._statm = -1
-
-    def glance(self) -> tuple[int, int] | bool | None:
-        """RssAnon and the rest of resident memory in pages; False if they are the last look's, None if only status can
-        tell: the process may have ended.
-        """
-        try:
-            data = os.pread(self._statm, 128, 0)
-        except OSError:
-            return None
-        if data == self._resident:
-            return False
-        self._resident = data
-        words = data.split()
-        resident = int(words[1])
-        rest = int(words[2])
-        return (resident - rest, rest) if resident else None
+            self.statm = -1
 
     def read_changed(self) -> Reading | None:
         """A reading, or None if every number is the one of the call before."""
@@ -163,7 +148,7 @@ class ProcessFiles:
 
     def close(self) -> None:
         """Let go of the files."""
-        for fd in (self._status, self._statm):
+        for fd in (self._status, self.statm):
             if fd >= 0:
                 os.close(fd)
 

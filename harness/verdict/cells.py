@@ -50,7 +50,11 @@ def collect(experiment: Experiment, records: Sequence[TrialRecord]) -> Cells:
     return Cells(
         passes=tuple(chosen),
         judged=judged,
-        failures=tuple(_row(record, counted) for record in records if record.failure is not None),
+        failures=tuple(
+            _row(record, counted)
+            for record in records
+            if record.failure is not None and record.probe_limit_bytes is None
+        ),
         work={arm: _work(judged[arm].values()) for arm in names},
         complete=all(arm in cells and not is_interrupted(cells[arm]) for cells in chosen.values() for arm in names),
     )
