@@ -25,7 +25,7 @@ from harness.run.kernel_log import KernelLog
 from harness.run.process_tree import Identity
 from harness.run.reaper import Cgroup, Reaper
 from harness.run.spawn import LOG_HEAD, LOG_TAIL, HarnessFault, Launch, LogEnd, LogKeeper, NotStarted
-from harness.run.watch import EVENTS_CAP, EventTail, Overrun, Watch
+from harness.run.watch import EventTail, Overrun, Watch
 
 #: Seconds that other processes of an arm may run on after its own has ended. An engine's front-end that exits leaves
 #: its engine processes up to 3 s to notice.
@@ -203,6 +203,7 @@ class _Trial:
         self.owner_file: Path | None = None
         self.log: LogEnd | None = None
         self.events = Events()
+        self.stream_fault: str | None = None
         self.ends: tuple[ProcessEnd, ...] = ()
         self.shown = 0.0
 
@@ -329,7 +330,14 @@ class _Trial:
 
         def check() -> Overrun | None:
             log_bytes, crashed = keeper.total, reaper.crashed()
-            return limits.check(time.monotonic(), tail=tail, log_bytes=log_bytes, cpu_s=reaper.cpu_s, crashed=crashed)
+            return limits.check(
+                time.monotonic(),
+                tail=tail,
+                log_bytes=log_bytes,
+                cpu_s=reaper.cpu_s,
+                crashed=crashed,
+                ended=reaper.main_ended,
+            )
 
         overrun = check()
         if overrun is not None and overrun.kind == "stall":
@@ -369,7 +377,8 @@ class _Trial:
             keeper, self.keeper = self.keeper, None
             self.log = keeper.finish()
         if self.tail is not None:
-            self.events = _read_events(self.request.events)
+            self.events = parse(self.tail.content().decode("utf-8", "replace").split("\n"))
+            self.stream_fault = self.tail.fault()
         if self.reaper is not None and self.refusal is None:
             self.ends = self.reaper.ends([fact for fact in self.events.facts if fact["event"] == "process"])
 
@@ -425,6 +434,7 @@ class _Trial:
             main=main,
             ends=self.ends,
             events=self.events,
+            stream_fault=self.stream_fault,
             phase=self.events.open_phase or self.phase,
             spawn_error=self.refusal,
             overrun=self.overrun,
@@ -485,11 +495,6 @@ def _exit_of(main: Identity) -> Iterator[list[int]]:
         yield [handle]
     finally:
         os.close(handle)
-
-
-def _read_events(path: Path) -> Events:
-    with path.open("rb") as file:
-        return parse(file.read(EVENTS_CAP).decode("utf-8", "replace").split("\n"))
 
 
 def _bounded(ends: tuple[ProcessEnd, ...]) -> tuple[ProcessEnd, ...]:
