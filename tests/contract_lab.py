@@ -66,12 +66,12 @@ class Lab:
         file.write_text(json.dumps(whole), encoding="utf-8")
         return file
 
-    def start(self, *words: object, **more: Any) -> subprocess.Popen[str]:
+    def start(self, *words: object, cwd: Path | None = None) -> subprocess.Popen[str]:
         """`harness WORDS` in a process group of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "harness", *map(str, words)],
-            cwd=self.folder, env=self.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            encoding="utf-8", errors="replace", process_group=0, **more,
+            cwd=cwd or self.folder, env=self.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            encoding="utf-8", errors="replace", process_group=0,
         )  # fmt: skip
 
     def harness(self, *words: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
