@@ -34,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # An arm's name in an ASCII locale, and JSON wherever it goes: UTF-8. Bytes of a path stay what they were.
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
-    arguments = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        parser().print_help(sys.stderr)
+        return Exit.USAGE
+    arguments = parser().parse_args(words)
     command = importlib.import_module(f"harness.commands.{arguments.command}")
     try:
         answer = command.run(arguments)

@@ -96,8 +96,8 @@ def prepared_for(
     sample = difference(counters, replace(counters, at=counters.at + 1), own_cpu_s=0.0)
     for line in unguarded(experiment.disturbance, sample):
         progress.note(line)
-    found = ready_models(experiment, project, beside, progress)
     pythons = interpreters(experiment, project)
+    found = ready_models(experiment, project, beside, progress)
     return Prepared(
         experiment=experiment,
         plan=plan,
