@@ -106,7 +106,11 @@ def _bands(axes: Axes, record: TrialRecord) -> None:
     """Shade the phases; names stand at the top, those of narrow phases are left out."""
     length = axes.get_xlim()[1]
     for place, phase in enumerate(record.phases):
-        begin, end = phase.begin - record.began, (phase.end or record.ended) - record.began
+        # A driver's clock may be off by years: only what lies in the trial is drawn.
+        begin = max(phase.begin, record.began) - record.began
+        end = min(phase.end or record.ended, record.ended) - record.began
+        if end <= begin:
+            continue
         axes.axvspan(begin, end, color=_BANDS[place % 2], linewidth=0, zorder=0)
         if length > 0 and (end - begin) / length >= _NARROW:
             tall = 90 if (end - begin) / length < 0.016 * len(phase.name) + 0.02 else 0

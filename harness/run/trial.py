@@ -23,7 +23,7 @@ from harness.run.process_tree import Identity
 from harness.run.reaper import Reaper
 from harness.run.spawn import HarnessFault, Launch, LogEnd, LogKeeper, NotStarted
 from harness.run.trial_types import MeterHandle, MeterRecord, Now, Stop, TrialRequest, TrialResult
-from harness.run.watch import EVENTS_CAP, EventTail, Overrun, Watch
+from harness.run.watch import EventTail, Overrun, Watch
 
 #: Seconds between two moments at which the limits are judged. The arm's own exit wakes the loop at once.
 TICK_S: Final = 0.05
@@ -71,6 +71,7 @@ class _Trial:
         self.owner_file: Path | None = None
         self.log: LogEnd | None = None
         self.events = Events()
+        self.stream_fault: str | None = None
         self.ends: tuple[ProcessEnd, ...] = ()
         self.shown = 0.0
 
@@ -197,7 +198,14 @@ class _Trial:
 
         def check() -> Overrun | None:
             log_bytes, crashed = keeper.total, reaper.crashed()
-            return limits.check(time.monotonic(), tail=tail, log_bytes=log_bytes, cpu_s=reaper.cpu_s, crashed=crashed)
+            return limits.check(
+                time.monotonic(),
+                tail=tail,
+                log_bytes=log_bytes,
+                cpu_s=reaper.cpu_s,
+                crashed=crashed,
+                ended=reaper.main_ended,
+            )
 
         overrun = check()
         if overrun is not None and overrun.kind == "stall":
@@ -237,7 +245,8 @@ class _Trial:
             keeper, self.keeper = self.keeper, None
             self.log = keeper.finish()
         if self.tail is not None:
-            self.events = _read_events(self.request.events)
+            self.events = parse(self.tail.content().decode("utf-8", "replace").split("\n"))
+            self.stream_fault = self.tail.fault()
         if self.reaper is not None and self.refusal is None:
             self.ends = self.reaper.ends([fact for fact in self.events.facts if fact["event"] == "process"])
 
@@ -293,6 +302,7 @@ class _Trial:
             main=main,
             ends=self.ends,
             events=self.events,
+            stream_fault=self.stream_fault,
             phase=self.events.open_phase or self.phase,
             spawn_error=self.refusal,
             overrun=self.overrun,
@@ -353,11 +363,6 @@ def _exit_of(main: Identity) -> Iterator[list[int]]:
         yield [handle]
     finally:
         os.close(handle)
-
-
-def _read_events(path: Path) -> Events:
-    with path.open("rb") as file:
-        return parse(file.read(EVENTS_CAP).decode("utf-8", "replace").split("\n"))
 
 
 def _bounded(ends: tuple[ProcessEnd, ...]) -> tuple[ProcessEnd, ...]:
