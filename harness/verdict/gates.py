@@ -21,6 +21,9 @@ from harness.verdict.compare import MIN_DF, MIN_PASSES, Comparison, fewest_passe
 from harness.verdict.repeatable import Exact
 from harness.verdict.types import Code, Refusal, Unknown
 
+#: Beyond so many passes a number of passes is no advice.
+_MOST_PASSES = 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
@@ -183,6 +186,7 @@ def hidden_memory(pair: Pair) -> Iterable[Refusal]:
         return
     phase = _PHASE_OF[pair.metric.name]
     saving = abs(median(v.value for v in pair.x.values.values()) - median(v.value for v in pair.y.values.values()))
+    saving = max(saving, pair.metric.resolution or 0.0)  # 14 KiB of libraries mapped or not are no hidden memory
     for kind, name in (("max_rss_shmem", "shared"), ("max_rss_file", "file-backed")):
         levels = [_level(pair.cells.judged[arm].values(), phase, kind) for arm in (pair.a, pair.b)]
         if all(levels) and abs(median(levels[0]) - median(levels[1])) > saving:
@@ -250,6 +254,8 @@ def interval(pair: Pair) -> Iterable[Refusal]:
     needed = found.passes_needed(pair.margin, pair.family)
     more = "windows" if pair.metric.kind is Kind.WINDOWED else "passes"
     remedy = needed.why if isinstance(needed, Unknown) else f"about {needed} {more} would resolve the difference seen"
+    if isinstance(needed, int) and needed > _MOST_PASSES:
+        remedy = f"the difference seen is too small for any number of {more} that could be run"
     if not found.excludes_zero:
         ends = found.interval()
         yield Refusal(

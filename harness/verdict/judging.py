@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from math import exp
+from math import exp, log1p
 from statistics import median
 from typing import Any
 
@@ -268,7 +268,10 @@ def _pair_notes(pair: gates.Pair, log_ratio: float) -> tuple[str, ...]:
     if len(pair.common) < planned:
         notes.append(f"{len(pair.common)} of {planned} passes are complete for this pair")
     if isinstance(pair.comparison, Comparison) and pair.metric.kind is not Kind.WINDOWED:
-        notes.extend(note for s in (pair.x, pair.y) if (note := flags.bimodal(s.arm, s.modes, log_ratio)))
+        least = min(pair.x.low, pair.y.low)
+        blur = log1p((pair.metric.resolution or 0.0) / least) if least > 0 else 0.0  # modes closer than this are none
+        apart = max(abs(log_ratio), blur)
+        notes.extend(note for s in (pair.x, pair.y) if (note := flags.bimodal(s.arm, s.modes, apart)))
     return tuple(notes)
 
 
@@ -321,5 +324,12 @@ def _notes(experiment: Experiment, cells: Cells, verdicts: Sequence[PairVerdict]
 
 
 def _unjudged(verdict: PairVerdict) -> bool:
-    """Refused for want of sound evidence: neither told apart nor shown to be close."""
-    return bool(set(verdict.codes) - HARMLESS - {Code.CONTROL_SEPARATED, Code.ORDER_CONFOUNDED, Code.BRACKETS_OVERLAP})
+    """Refused for want of sound evidence: neither told apart nor shown to be close.
+
+    `not_comparable` with an interval is hidden memory that differs by more than the arms do: two arms of one
+    configuration differ by next to nothing, so a few libraries mapped or not would blind every control.
+    """
+    judged = {Code.CONTROL_SEPARATED, Code.ORDER_CONFOUNDED, Code.BRACKETS_OVERLAP}
+    if isinstance(verdict.interval, Interval):
+        judged.add(Code.NOT_COMPARABLE)
+    return bool(set(verdict.codes) - HARMLESS - judged)
