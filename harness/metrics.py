@@ -128,8 +128,10 @@ _ALL: Final = (
         unit="B",
         better=Better.LOWER,
         needs=frozenset({"survival"}),
-        definition="smallest cgroup memory limit under which the load survives, by bisection; the value is the"
-        " smallest limit survived",
+        kind=Kind.PEAK,
+        resolution=4 * 1024**2,
+        definition="smallest cgroup memory limit under which the arm survives, by bisection with probes that are trials"
+        " on record; the value is the smallest limit survived, the bracket begins at the largest one that was not",
         source="Linux memory cgroup",
     ),
     Metric(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_origin
 
 from harness.events import Engagement, Iteration, Phase
 from harness.experiment.types import digest
@@ -191,6 +191,20 @@ class Disturbance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SurvivalLimit:
+    """What the probes before a counted trial found, bytes. `upper`: smallest memory limit survived; `lower`: largest
+    one that was not, 0 if none. Both None without a limit, and `missing` says why; `host_lacks`: because this host
+    cannot set one. `probes`: trials on record that it rests on.
+    """
+
+    lower: int | None = None
+    upper: int | None = None
+    probes: int = 0
+    missing: str | None = None
+    host_lacks: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """One trial that ended. One line of trials.jsonl.
 
@@ -202,8 +216,10 @@ class TrialRecord:
     KV bytes), as the driver reported them. `caches`: state of the arm's private caches before the trial (`cold`,
     `primed`). `page_cache`: fraction of the model's weight files that lay in the page cache before the start,
     None where there is no such file. `engine`: what was read of each process at settled (threads, CPUs, allocator,
-    mapped weights); empty where no phase `settle` was reached. `previous`: digest of the record before it; `digest`:
-    SHA-256 of this record without that field.
+    mapped weights); empty where no phase `settle` was reached. `probe_limit_bytes`: the memory limit under which a
+    probe for `survival_limit` ran; None for every other trial. A probe is marked `priming`, so that no statistics count
+    it. `survival`: what the probes before this counted trial found; None where none were asked for.
+    `previous`: digest of the record before it; `digest`: SHA-256 of this record without that field.
     """
 
     trial: int
@@ -231,6 +247,8 @@ class TrialRecord:
     page_cache: float | None = None
     engine: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    probe_limit_bytes: int | None = None
+    survival: SurvivalLimit | None = None
     format: int = FORMAT
     previous: str = ""
     digest: str = ""
@@ -239,6 +257,11 @@ class TrialRecord:
     def usable(self) -> bool:
         """The trial ended without any failure, so its values may enter statistics."""
         return self.failure is None
+
+
+#: Fields that came after the first records were written: without a value they are no part of the digest, so that the
+#: chain of a run of before still holds.
+_LATER: Final = ("probe_limit_bytes", "survival")
 
 
 class RecordError(ValueError):
@@ -271,6 +294,9 @@ def seal(record: TrialRecord, previous: str) -> TrialRecord:
 def _digest(record: TrialRecord) -> str:
     value = converter().unstructure(record)
     value.pop("digest")
+    for name in _LATER:
+        if value[name] is None:
+            del value[name]
     return digest(value)
 
 

@@ -160,6 +160,14 @@ def test_what_the_launcher_held_is_not_the_arms() -> None:
     assert (found.s_lower, found.s_upper) == (5 * MIB, 5 * MIB + MARK)
 
 
+def test_an_arm_that_was_never_seen_to_start_is_not_bounded_by_zero() -> None:
+    """Without events the exec of a launcher may go unseen: then nothing is known, and the bound is not 0."""
+    host = replace(HOST, behind_launcher=True, events=False)
+    found = trial(log([ok(0, 0, 30, 30), ok(3, 0, 500, 500)], [process(0)], host=host))
+    assert found.s_upper is None
+    assert "never seen to become the arm" in (found.s_upper_missing or "")
+
+
 def test_case_27_an_exec_between_samples_leaves_only_ru_maxrss() -> None:
     """A wrapper that execs loses its mark: without ru_maxrss there is no bound, with it there is."""
     root = process(0, execs=(1.05,))

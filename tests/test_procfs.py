@@ -12,6 +12,7 @@ import pytest
 
 from harness.run import procfs
 from harness.run.procfs import Memory, Reading, State
+from harness.run.tracker import Tracker
 
 STATUS = (
     "Name:\tpython\nState:\tS (sleeping)\nTgid:\t7\nThreads:\t1\nVmSize:\t 900 kB\nVmHWM:\t  500 kB\nVmRSS:\t  400 kB\n"
@@ -129,17 +130,28 @@ def test_an_exiting_process_holds_nothing(tmp_path: Path) -> None:
 def test_a_name_may_hold_anything() -> None:
     """Blanks and brackets in a process's name do not move the fields behind it."""
     stat = procfs.parse_stat(b"9 (x) R (y) S 3 4 5 0 -1 64 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n")
-    assert (stat.pid, stat.name, stat.state, stat.ppid, stat.session, stat.start_ticks) == (9, "x) R (y", "S", 3, 5, 77)
+    seen = (stat.pid, stat.name, stat.state, stat.parent, stat.session, stat.start_ticks)
+    assert seen == (9, "x) R (y", "S", 3, 5, 77)
     assert stat.forked
 
 
 def test_a_glance_counts_the_same_pages(tmp_path: Path) -> None:
-    """Statm gives anonymous memory as resident less file and shared; the second look at the same says unchanged."""
-    fake(tmp_path, 7, STATUS)
-    files = procfs.ProcessFiles(7, str(tmp_path))
-    assert files.glance() == (75, 25)
-    assert files.glance() is False
-    files.close()
+    """Between two looks at status, statm gives anonymous memory as resident less file and shared; a look that finds
+    nothing new says nothing.
+    """
+    process = fake(tmp_path, 7, STATUS)
+    tracker = Tracker(7, session=0, token="", proc=str(tmp_path), cgroup_procs=None, events=None)
+    tracker.tick(everything=True)
+    page = os.sysconf("SC_PAGE_SIZE") // 1024
+    (process / "statm").write_bytes(b"900 110 25 3 0 9 0\n")
+    glances: list[str] = []
+    for _ in range(2):  # status is due at the 4th tick
+        tracker.lines.clear()
+        tracker.tick()
+        glances += [line for line in tracker.lines if line.startswith("W")]
+    assert glances == [f"W 0,{85 * page},{25 * page}"]
+    assert tracker.total == 85 * page
+    tracker.close()
 
 
 def test_members_are_children_session_token_and_cgroup(tmp_path: Path) -> None:

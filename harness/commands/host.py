@@ -34,6 +34,7 @@ def probes() -> dict[str, str | None]:
     for name, words in _BACKENDS.items():
         backend = cgroup.probe(only=name)
         found[words] = None if backend.parent is not None else backend.why
+    found["survival_limit (a memory limit for a trial)"] = cgroup.cannot_limit(cgroup.probe())
     return found
 
 

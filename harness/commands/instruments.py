@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from harness.drivers.registry import DRIVERS, interpreter, workload_file
 from harness.experiment import Experiment
+from harness.experiment.types import Arm
 from harness.measure.evaluate import evaluate
 from harness.meterlog import MeterLog
 from harness.models.store import Model
@@ -20,11 +21,13 @@ from harness.run.counters import read_counters
 from harness.run.disturbance import difference
 from harness.run.engine_facts import engine_facts
 from harness.run.instruments import Instruments, Trial
-from harness.run.memory_meter import start_meter
+from harness.run.memory_meter import MeterHandle, start_meter
 from harness.run.names import quote_arm
 from harness.run.page_cache import resident_fraction, weight_files
 from harness.run.stop import StopFlag
-from harness.run.trial import Now, TrialRequest, TrialResult, run_trial
+from harness.run.survival import Limited, Unlimited
+from harness.run.trial import run_trial
+from harness.run.trial_types import Now, TrialRequest, TrialResult
 
 #: Idle pause before the settled level is taken, and after the arenas were asked back, seconds. Allocators of an
 #: engine's three processes come to rest 2 to 4 s after the last request, and the rule wants a quiet window of 3 s.
@@ -58,12 +61,20 @@ class Bench:
             evaluate=self.evaluate,
             release=self.release,
             sweep=self.sweep,
+            room=self.room(),
         )
+
+    def room(self) -> Limited | Unlimited:
+        """Whether a trial can run under a memory limit here; tried only where a metric needs it."""
+        if not any("survival" in metric.needs for metric in self.experiment.metrics):
+            return Unlimited("no metric needs a memory limit")
+        problem = cgroup.cannot_limit(self.backend)
+        return Limited(cgroup.ceiling()) if problem is None else Unlimited(problem)
 
     def prepare(self, trial: Trial) -> TrialRequest:
         """Make the trial's cgroup and build its request; no process starts."""
         token, arm, planned, paths = owners.new_token(), trial.arm, trial.task.planned, trial.paths
-        group = cgroup.create(self.backend, token[:12]) if self.backend.parent is not None else None
+        group = cgroup.create(self.backend, token[:12], trial.task.limit) if self.backend.parent is not None else None
         if group is not None:
             self.groups[token] = group
         self.started.append(token)
@@ -91,7 +102,7 @@ class Bench:
             limits=self.experiment.limits,
             attempt=trial.task.attempt,
             cgroup=group,
-            start_meter=partial(start_meter, backend_why=self.backend.why),
+            start_meter=self.meter(arm),
         )
 
     def run(self, request: TrialRequest, stop: StopFlag, watch: Callable[[Now], None]) -> TrialResult:
@@ -110,18 +121,28 @@ class Bench:
 
         return run_trial(request, stop=stop, watch=look)
 
+    def meter(self, arm: Arm) -> Callable[..., MeterHandle] | None:
+        """How the arm's memory is sampled; None where its file says that it is not."""
+        if arm.sampler_hz is None:
+            return partial(start_meter, backend_why=self.backend.why)
+        if arm.sampler_hz == 0:
+            return None
+        period = 1 / arm.sampler_hz
+        return partial(start_meter, backend_why=self.backend.why, period=period, serving_period=period)
+
     def workload(self, trial: Trial) -> dict[str, Any]:
         """What the driver reads: the arm, the work, and only the pauses that a metric asked for."""
         needs = frozenset().union(*(metric.needs for metric in self.experiment.metrics))
         model = self.models.get(trial.arm.model or "")
         return workload_file(
-            arm={"name": trial.arm.name, **trial.arm.configuration()},
+            arm={"name": trial.arm.name, **trial.arm.work()},
             workload=self.experiment.workload,
             needs=needs,
             model_dir=model.folder if model is not None else None,
-            priming=trial.task.planned.priming,
+            priming=trial.task.priming,
             settle_s=SETTLE_S if "settle" in needs else 0.0,
             trim_s=TRIM_S if "trim" in needs else 0.0,
+            probe=trial.task.limit is not None,
         )
 
     def counters(self) -> Callable[[TrialResult], Disturbance]:
@@ -135,13 +156,16 @@ class Bench:
 
         return after
 
-    def evaluate(self, _trial: Trial, result: TrialResult, disturbance: Disturbance) -> TrialRecord:
+    def evaluate(self, trial: Trial, result: TrialResult, disturbance: Disturbance) -> TrialRecord:
         """The record with its values and the last word on its failure."""
         meter = result.meter if isinstance(result.meter, MeterLog) else None
         if meter is not None and meter.samples_path is not None:
             meter = replace(meter, samples_path=str(Path(meter.samples_path).relative_to(self.run_folder)))
         record = replace(
             result.record,
+            priming=trial.task.priming,
+            probe_limit_bytes=trial.task.limit,
+            survival=trial.survival,
             disturbance=disturbance,
             page_cache=self.page_caches.pop(result.token, None),
             engine=self.engines.pop(result.token, ()),

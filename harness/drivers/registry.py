@@ -63,9 +63,10 @@ def workload_file(
     priming: bool,
     settle_s: float,
     trim_s: float,
+    probe: bool = False,
 ) -> dict[str, Any]:
     """The JSON value that a driver reads from HARNESS_WORKLOAD (docs/protocol.md). `arm`: `Arm.configuration()` and
-    its name. `needs`: union of the needs of the metrics asked for.
+    its name. `needs`: union of the needs of the metrics asked for. `probe`: stop after load and one short request.
     """
     return {
         "protocol": 1,
@@ -74,6 +75,7 @@ def workload_file(
         "workload": dict(workload),
         "needs": sorted(needs),
         "priming": priming,
+        "probe": probe,
         "settle_s": settle_s,
         "trim_s": trim_s,
     }

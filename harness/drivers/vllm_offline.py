@@ -156,6 +156,17 @@ def run(trial: Trial) -> None:
         llm = vllm.LLM(**engine_arguments(trial))
     trial.stage = "run"
     requests = vllm_parts.Requests(trial, llm)
+    if trial.spec.get("probe"):
+        vllm_parts.probe(trial, requests)
+    else:
+        measure(trial, llm, requests)
+    with events.phase("shutdown"):
+        llm.llm_engine.engine_core.shutdown()
+    events.done()
+
+
+def measure(trial: Trial, llm: Any, requests: vllm_parts.Requests) -> None:
+    """Everything between load and shutdown."""
     vllm_parts.warm_up(trial, requests)
     vllm_parts.prefill(trial, requests)
     vllm_parts.decode(trial, requests)
@@ -164,9 +175,6 @@ def run(trial: Trial) -> None:
     report_engine(trial, llm)
     pause(trial, "settle", lambda: None)
     pause(trial, "trim", lambda: trim_all(trial, llm))
-    with events.phase("shutdown"):
-        llm.llm_engine.engine_core.shutdown()
-    events.done()
 
 
 def main() -> int:

@@ -113,6 +113,14 @@ def warm_up(trial: Trial, requests: Requests) -> None:
                 trial.events.iteration("warm-up", tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds, of=name)
 
 
+def probe(trial: Trial, requests: Requests) -> None:
+    """One short request: a load that survives this under a memory limit can serve."""
+    with trial.events.phase("warm-up"):
+        tokens_in = 8
+        seconds, _ = requests.send("probe", 0, tokens_in, WARM_UP_TOKENS)
+        trial.events.iteration("warm-up", tokens_in=tokens_in, tokens_out=WARM_UP_TOKENS, seconds=seconds, of="probe")
+
+
 def prefill(trial: Trial, requests: Requests) -> None:
     """Time to the first token, as the caller sees it, of requests of exactly n tokens with one output token."""
     part = trial.part("prefill")

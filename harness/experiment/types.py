@@ -42,7 +42,8 @@ class Arm:
     `model`: recipe or path; None where the engine needs none. `args`: engine arguments. `env`: variables beyond the
     neutral environment. `quantization`: fields merged into the checkpoint's own. `priming`: uncounted trials before
     the first pass. `control_of`: the arm that this one repeats under another name. `python`: interpreter that has the
-    engine; None for the arms' own environment.
+    engine; None for the arms' own environment. `sampler_hz`: memory samples a second, 0 for no sampler; None for the
+    harness's own rates (50 until the phase `load` has ended, 20 from then on).
     """
 
     name: str
@@ -56,9 +57,17 @@ class Arm:
     priming: int = 0
     control_of: str | None = None
     python: str | None = None
+    sampler_hz: int | None = None
 
     def configuration(self) -> dict[str, Any]:
-        """All that decides what this arm does: everything but its name, its role and what is expected of it."""
+        """All that decides what this arm does: everything but its name, its role and what is expected of it. How it is
+        watched is named only where the file names it: a setting that nobody made is no part of an arm's identity.
+        """
+        watched = {} if self.sampler_hz is None else {"sampler": {"hz": self.sampler_hz}}
+        return {**self.work(), **watched}
+
+    def work(self) -> dict[str, Any]:
+        """`configuration()` without how the arm is watched: what the arm itself may know."""
         return {
             "engine": self.engine,
             "command": list(self.command),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from harness.events import Events
 from harness.experiment.types import Arm, Expectation, Experiment
@@ -15,6 +15,9 @@ from harness.measure.readings import Bad, Lost, Reading
 from harness.measure.speed import drift
 from harness.meterlog import MeterLog
 from harness.records import Disturbance, Failure, MemoryRecord, Reason, TrialRecord, Value
+
+#: Ends of a probe that tell nothing of its memory limit.
+_NOT_THE_LIMIT: Final = frozenset({Reason.INTERRUPTED, Reason.HARNESS_ERROR})
 
 
 def evaluate(experiment: Experiment, record: TrialRecord, events: Events, meter: MeterLog | None) -> TrialRecord:
@@ -51,7 +54,9 @@ def _closed(record: TrialRecord, arm: Arm, failure: Failure | None) -> TrialReco
         evidence = f"was declared to fail as {arm.expect.signal or arm.expect.failure}, but ended well"
         unmet = Failure(reason=Reason.BAD_OUTPUT, evidence=evidence, wall_s=record.ended - record.began)
         return replace(record, failure=unmet, expected=False, values={})
-    expected = failure is not None and meets(arm.expect, failure)
+    # a probe under a memory limit is there to find where the arm dies: that it does is no failure of the run
+    probe = record.probe_limit_bytes is not None and (failure is None or failure.reason not in _NOT_THE_LIMIT)
+    expected = failure is not None and (probe or meets(arm.expect, failure))
     values = record.values if failure is None or failure.reason is Reason.DISTURBED else {}
     return replace(record, failure=failure, expected=expected, values=values)
 
@@ -67,12 +72,13 @@ def _failure(
     """Why a trial that ended well has no usable values, by the first reason that holds."""
     bad = [] if record.priming else [reading.why for reading in readings if isinstance(reading, Bad)]
     lost = [] if record.priming else [reading.why for reading in readings if isinstance(reading, Lost)]
+    probe = record.probe_limit_bytes is not None  # it stops after one short request, before it could say what ran
     limits = experiment.disturbance
     over = [f"{name} {record.disturbance.counters[name]:g} > {limits[name]:g}" for name in record.disturbance.exceeded]
     if not events.done:
         bad.insert(0, "no `done` event: the stream of events is incomplete")
     for reason, found in (
-        (Reason.NOT_ENGAGED, list(mismatches(arm.expect, events.engagements))),
+        (Reason.NOT_ENGAGED, [] if probe else list(mismatches(arm.expect, events.engagements))),
         (Reason.BAD_OUTPUT, bad),
         (Reason.METER_LOST, lost),
         (Reason.DISTURBED, [] if record.priming else over),

@@ -28,6 +28,8 @@ def extract(metric: Metric, experiment: Experiment, record: TrialRecord, events:
     """One metric of one trial that ended well: its value, or why there is none."""
     source = _SOURCES.get(metric.name)
     trial = _Trial(experiment.workload, record, events)
+    if metric.name in _MEMORY and experiment.arm(record.arm).sampler_hz == 0:
+        return NotReached(f"{metric.name}: the arm's sampler is off (`sampler: {{hz: 0}}`), so no memory was read")
     found = source(metric, trial) if source is not None else reported(metric, events)
     return replace(found, unit=metric.unit) if isinstance(found, Value) else found
 
@@ -62,6 +64,17 @@ def _peak(metric: Metric, phase: str, memory: MemoryRecord | None) -> Reading:
     return replace(value, lower=value.value, upper=upper, upper_missing=found.s_upper_missing, series=())
 
 
+def _survival(metric: Metric, trial: _Trial) -> Reading:
+    found = trial.record.survival
+    if found is None or found.host_lacks:
+        return Bad(f"{metric.name}: missing; {found.missing if found else 'no probe was run'}")
+    if found.upper is None or found.lower is None:
+        return NotReached(f"{metric.name}: {found.missing}")
+    return Value(value=float(found.upper), lower=float(found.lower), upper=float(found.upper))
+
+
+#: Read from the sampler's record.
+_MEMORY: Final = frozenset({"settled_rss_anon", "trimmed_rss_anon", "peak_rss_anon", "load_peak_rss_anon"})
 #: By metric name; every other metric is what the arm reported under its name.
 _SOURCES: Final[Mapping[str, Callable[[Metric, _Trial], Reading]]] = {
     "prefill_tokens_per_s": lambda metric, trial: prefill(metric, trial.events, trial.workload.get("prefill")),
@@ -72,5 +85,6 @@ _SOURCES: Final[Mapping[str, Callable[[Metric, _Trial], Reading]]] = {
     "settled_rss_anon": lambda metric, trial: _level(metric, "settled", trial.record.memory),
     "trimmed_rss_anon": lambda metric, trial: _level(metric, "trimmed", trial.record.memory),
     "peak_rss_anon": lambda metric, trial: _peak(metric, "trial", trial.record.memory),
+    "survival_limit": _survival,
     "load_peak_rss_anon": lambda metric, trial: _peak(metric, "load", trial.record.memory),
 }

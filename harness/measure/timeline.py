@@ -226,7 +226,13 @@ class _Track:
 
     def _bound(self, line: Timeline) -> None:
         n = len(self.ticks)
-        if n < 2 or self.counted_from == _FOREVER or self.end <= self.ticks[0]:
+        if n < 2 or self.end <= self.ticks[0]:
+            return
+        if self.counted_from == _FOREVER:
+            # Not 0: the arm may have run unseen under the launcher's number.
+            why = f"{self._who} was never seen to become the arm, so what the arm held is not known"
+            for interval, (begin, end) in enumerate(pairwise(self.ticks)):
+                line.parts[interval].append(Part(begin, end, None, why))
             return
         start = max(self.begin, self.counted_from)
         first = _interval(self.ticks, start)

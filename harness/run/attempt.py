@@ -91,7 +91,9 @@ def _numbers(trial: Trial) -> dict[str, Any]:
         "pass_number": planned.pass_number,
         "position": planned.position,
         "attempt": trial.task.attempt,
-        "priming": planned.priming,
+        "priming": trial.task.priming,
+        "probe_limit_bytes": trial.task.limit,
+        "survival": trial.survival,
     }
 
 

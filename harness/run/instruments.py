@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from harness.experiment.types import Arm
-from harness.records import Disturbance, TrialRecord
+from harness.records import Disturbance, SurvivalLimit, TrialRecord
 from harness.run.progress import Moment
 from harness.run.schedule import Task
 from harness.run.stop import StopFlag
 from harness.run.store import TrialPaths
+from harness.run.survival import Limited, Unlimited
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
+NO_LIMITS: Final = Unlimited("this run sets no memory limits")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One attempt about to run. `number`: of the record it will become. `run`: the run's id."""
+    """One attempt about to run. `number`: of the record it will become. `run`: the run's id. `survival`: what the
+    probes before it found, None where none were asked for.
+    """
 
     run: str
     number: int
     task: Task
     arm: Arm
     paths: TrialPaths
+    survival: SurvivalLimit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +43,7 @@ class Instruments(Generic[Request, Result]):
     what it returns reads them again after the trial and gives the difference. `run`: from spawn to reaped; calls its
     third argument some times a second. `evaluate`: raw data to the record of the trial. `release`: undo `prepare`;
     called whatever happened. `sweep`: end every process of the run that is still there and say in a sentence which;
-    called when something went wrong, and at the end.
+    called when something went wrong, and at the end. `room`: whether a trial can run under a memory limit here.
     """
 
     prepare: Callable[[Trial], Request]
@@ -45,6 +52,7 @@ class Instruments(Generic[Request, Result]):
     evaluate: Callable[[Trial, Result, Disturbance], TrialRecord]
     release: Callable[[Request], None] = lambda _request: None
     sweep: Callable[[], Sequence[str]] = lambda: ()
+    room: Limited | Unlimited = NO_LIMITS
 
 
 class Caches(Protocol):

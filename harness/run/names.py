@@ -54,16 +54,17 @@ def unquote_arm(quoted: str, names: Iterable[str] = ()) -> str:
     return "" if quoted == "%" else unquote(quoted, errors="surrogatepass")
 
 
-def trial_stem(ordinal: int, arm: str, attempt: int = 1) -> str:
+def trial_stem(ordinal: int, arm: str, attempt: int = 1, probe: int = 0) -> str:
     """`0007-both%20layouts`, and `0007-both%20layouts~a2` for a second attempt: no attempt overwrites another's files.
 
-    `~a2` cannot be taken for a shortened name, which always ends in 16 hexadecimal digits.
+    `0007-a~p3` is the third probe before it (`survival_limit`). Neither ending can be taken for a shortened name, which
+    always ends in 16 hexadecimal digits.
     """
-    return f"{ordinal:04d}-{quote_arm(arm)}" + (f"~a{attempt}" if attempt > 1 else "")
+    return f"{ordinal:04d}-{quote_arm(arm)}{f'~a{attempt}' if attempt > 1 else ''}{f'~p{probe}' if probe else ''}"
 
 
-_STEM = re.compile(r"(\d{4,})-(.*?)(?:~a(\d{1,6}))?\Z")
-_FILE = re.compile(r"(\d{4,})-[^~]*(?:~[0-9a-f]{16})?(?:~a(\d{1,6}))?(?:\.[a-z.]+)?\Z")
+_STEM = re.compile(r"(\d{4,})-(.*?)(?:~a(\d{1,6}))?(?:~p\d{1,6})?\Z")
+_FILE = re.compile(r"(\d{4,})-[^~]*(?:~[0-9a-f]{16})?(?:~a(\d{1,6}))?(?:~p\d{1,6})?(?:\.[a-z.]+)?\Z")
 
 
 def read_stem(stem: str) -> tuple[int, str, int]:

@@ -178,6 +178,8 @@ def heading(task: Task, number: int, total: int, left_s: float | None) -> str:
     """`[3/12] pass 1, arm direct (attempt 2), about 4 min 10 s left`."""
     planned = task.planned
     where = "priming" if planned.priming else f"pass {planned.pass_number}"
+    if task.limit is not None:
+        where += f", probe {task.probe} under {format_bytes(task.limit)}"
     again = f" (attempt {task.attempt})" if task.attempt > 1 else ""
     left = f", about {format_seconds(left_s)} left" if left_s is not None else ""
     return f"[{number}/{total}] {where}, arm {planned.arm}{again}{left}"
@@ -193,6 +195,9 @@ def outcome(record: TrialRecord) -> str:
     """`        direct: ok in 12.00 s` or `        direct: timeout in load: no end within 30.00 s`."""
     took = f"{record.arm}: ok in {format_seconds(record.ended - record.began)}"
     failure = record.failure
+    if record.probe_limit_bytes is not None and (failure is None or record.expected):
+        how = "survived" if failure is None else f"did not survive ({failure.reason.value})"
+        return f"        {record.arm}: {how} under {format_bytes(record.probe_limit_bytes)}"
     if failure is None:
         return f"        {took}"
     expected = "failed as expected, " if record.expected else ""
@@ -206,7 +211,8 @@ def time_left(records: Sequence[TrialRecord], tasks: Sequence[Task]) -> float | 
     """
     took: dict[str, list[float]] = {}
     for record in records:
-        if record.failure is None or record.failure.reason.value != "interrupted":
+        interrupted = record.failure is not None and record.failure.reason.value == "interrupted"
+        if record.probe_limit_bytes is None and not interrupted:
             took.setdefault(record.arm, []).append(record.ended - record.began)
     typical: Mapping[str, float] = {arm: median(seconds) for arm, seconds in took.items()}
     if not typical:

@@ -8,13 +8,13 @@ process, and this module cannot know which arm is winning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Generic
 
 from harness.experiment.types import Experiment
 from harness.plan import Plan
-from harness.records import Reason, TrialRecord
+from harness.records import Reason, SurvivalLimit, TrialRecord
 from harness.run.attempt import Surroundings, measure, store
 from harness.run.clock import Clock, SystemClock
 from harness.run.decision import GoOn, More, MorePasses, RepeatPass, Stop, never_more
@@ -23,6 +23,7 @@ from harness.run.instruments import Caches, Instruments, Request, Result, Trial
 from harness.run.progress import Progress, time_left
 from harness.run.schedule import Left, Task, next_attempt, open_tasks, pass_just_ended, whole_plan
 from harness.run.stop import StopFlag
+from harness.run.survival import next_probe
 from harness.run.writer import RunWriter
 
 #: So many faults of the harness in a row, and the run stops: what breaks three trials will break the other thirty, and
@@ -159,22 +160,33 @@ class _Walk(Generic[Request, Result]):
 
     def attempt(self, tasks: Sequence[Task]) -> TrialRecord:
         """Measure the first of `tasks` and store its record before anything else happens."""
-        task = tasks[0]
+        task, survival = self.probing(tasks[0])
         trial = Trial(
             run=self.writer.folder.run,
             number=len(self.records) + 1,
             task=task,
             arm=self.experiment.arm(task.planned.arm),
-            paths=self.writer.folder.paths(task.planned.ordinal, task.planned.arm, task.attempt),
+            paths=self.writer.folder.paths(task.planned.ordinal, task.planned.arm, task.attempt, task.probe),
+            survival=survival,
         )
         self.progress.trial_began(task, self.done + 1, self.done + len(tasks), time_left(self.records, tasks))
         record = store(trial, measure(trial, self.instruments, self.around), self.around)
         self.records.append(record)
-        self.done += 1
+        self.done += task.limit is None
         fault = record.failure is not None and record.failure.reason == Reason.HARNESS_ERROR
         self.faults = self.faults + 1 if fault else 0
         self.progress.trial_ended(record)
         return record
+
+    def probing(self, task: Task) -> tuple[Task, SurvivalLimit | None]:
+        """The task itself with what its probes found, or the probe that must run before it."""
+        asked = any("survival" in metric.needs for metric in self.experiment.metrics)
+        if not asked or task.priming or self.experiment.arm(task.planned.arm).expect.failure is not None:
+            return task, None
+        step = next_probe(task.planned, self.records, self.instruments.room)
+        if isinstance(step, SurvivalLimit):
+            return task, step
+        return replace(task, probe=step.number, limit=step.limit), None
 
     def sweep(self) -> None:
         """End whatever of the run still lives, and say so."""
@@ -197,5 +209,5 @@ class _Walk(Generic[Request, Result]):
 
     def _lost_caches(self) -> dict[str, int]:
         """Arms that were primed in caches that are gone: they are primed again, or warm and cold trials would mix."""
-        primed = {record.arm for record in self.records if record.priming}
+        primed = {record.arm for record in self.records if record.priming and record.probe_limit_bytes is None}
         return {arm: len(self.records) for arm in primed if not self.caches.kept(arm)}

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from harness.run.cgroup import Gauge
+from harness.run.cgroup_gauge import Gauge
 from harness.run.kernel_events import KernelEvents
 from harness.run.tracker import STRIDE, Tracker
 
@@ -29,6 +29,8 @@ from harness.run.tracker import STRIDE, Tracker
 LATEST: Final = struct.Struct("=QQIIQ")
 #: The cgroup's own statistics are read at every 10th tick: they cost as much as a process.
 _CGROUP_STRIDE: Final = 10
+#: The reading for people is renewed at every 5th tick: they are shown four a second.
+_LATEST_STRIDE: Final = 5
 #: Lines are handed over once a second at 50 Hz.
 _FLUSH_TICKS: Final = 50
 _IN_MODIFY: Final = 0x2
@@ -136,6 +138,10 @@ class Sampler:
         usable = events if events is not None and not events.problem else None
         procs = str(config.cgroup["procs"]) if config.cgroup else None
         self.tail = EventTail(config.events_path)
+        self.wake = select.poll()
+        for fd in (0, self.tail.fd):
+            if fd is not None:
+                self.wake.register(fd, select.POLLIN)
         self.tracker = Tracker(
             config.root, session=config.session, token=config.token, proc=config.proc, cgroup_procs=procs, events=usable
         )
@@ -177,23 +183,27 @@ class Sampler:
         tracker.tick()
         if self.gauge is not None and tracker.ticks % _CGROUP_STRIDE == 0:
             tracker.lines.append(self.gauge.line(reset=False))
-        latest = LATEST.pack(time.monotonic_ns(), tracker.total, len(tracker.live), tracker.unknown, tracker.ticks)
-        os.pwrite(self.config.latest_fd, latest, 0)
+        if tracker.ticks % _LATEST_STRIDE == 1:
+            latest = LATEST.pack(time.monotonic_ns(), tracker.total, len(tracker.live), tracker.unknown, tracker.ticks)
+            os.pwrite(self.config.latest_fd, latest, 0)
         if tracker.ticks % _FLUSH_TICKS == 0:
             tracker.check_cgroup()
             self.flush()
 
     def wait(self, deadline: float) -> bool:
         """Sleep until the deadline; phase boundaries are acted on at once. True when sampling is to end."""
-        watched = [0] if self.tail.fd is None else [0, self.tail.fd]
         while True:
             left = deadline - time.monotonic()
-            ready = select.select(watched, [], [], max(left, 0.0))[0]
-            if 0 in ready and not os.read(0, 4096):
-                return True
-            if self.tail.fd in ready or self.tail.fd is None:
+            ready = self.wake.poll(left * 1e3 if left > 0 else 0)
+            if ready:
+                woken = [fd for fd, _ in ready]
+                if 0 in woken and not os.read(0, 4096):
+                    return True
+                if self.tail.fd in woken:
+                    self.cross(self.tail.boundaries())
+            if self.tail.fd is None:
                 self.cross(self.tail.boundaries())
-            if left <= 0:
+            if left <= 0 or not ready:
                 return False
 
     def cross(self, boundaries: list[tuple[float, str, str]]) -> None:

@@ -18,11 +18,20 @@ from harness.run.extras import Extra
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The next attempt at a planned trial. `attempt`: from 1. `note`: why it is not the first, for the record."""
+    """The next attempt at a planned trial. `attempt`: from 1. `note`: why it is not the first, for the record. `probe`:
+    number of the probe under `limit` bytes that runs before it instead, from 1; 0 for the trial itself.
+    """
 
     planned: PlannedTrial
     attempt: int = 1
     note: str | None = None
+    probe: int = 0
+    limit: int | None = None
+
+    @property
+    def priming(self) -> bool:
+        """No statistics count it."""
+        return self.planned.priming or self.limit is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +78,7 @@ def open_tasks(
 ) -> tuple[Task, ...]:
     """Every attempt that still has to run, in order."""
     left = left or Left()
+    records = [record for record in records if record.probe_limit_bytes is None]  # a probe answers no planned trial
     answers: dict[int, list[TrialRecord]] = {}
     for record in records:
         if not (record.priming and record.trial <= left.reprime.get(record.arm, 0)):

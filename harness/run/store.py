@@ -133,9 +133,9 @@ class RunFolder:
         """Passes repeated or added while the run went on, in order."""
         return extras_of(read_objects(read_bytes(self.path / "plan-extra.jsonl")))
 
-    def paths(self, ordinal: int, arm: str, attempt: int = 1) -> TrialPaths:
-        """Where that attempt keeps its files; no two attempts share one."""
-        stem = trial_stem(ordinal, arm, attempt)
+    def paths(self, ordinal: int, arm: str, attempt: int = 1, probe: int = 0) -> TrialPaths:
+        """Where that attempt, or a probe before it (from 1), keeps its files; no two share one."""
+        stem = trial_stem(ordinal, arm, attempt, probe)
         return TrialPaths(
             log=self.path / "logs" / f"{stem}.log",
             events=self.path / "logs" / f"{stem}.events.jsonl",

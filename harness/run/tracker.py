@@ -34,13 +34,32 @@ _FULL_SCAN_S: Final = 1.0
 
 
 class Member:
-    """One process of the trial. `anon`: KiB, its share of the live sum; `waiting`: forked and not yet exec'd."""
+    """One process of the trial. `anon`: KiB, its share of the live sum; `waiting`: forked and not yet exec'd. `due`:
+    the tick of each stride at which status is read. `plain`: statm, last seen as `resident`, will do at the others.
+    """
 
-    __slots__ = ("anon", "files", "index", "live", "pid", "scanned", "state", "waiting")
+    __slots__ = (
+        "anon",
+        "due",
+        "files",
+        "index",
+        "live",
+        "pid",
+        "plain",
+        "resident",
+        "scanned",
+        "state",
+        "statm",
+        "waiting",
+    )
 
     def __init__(self, index: int, pid: int, *, waiting: bool) -> None:
         self.index = index
         self.pid = pid
+        self.due = -index % STRIDE
+        self.plain = False
+        self.statm = -1
+        self.resident = b""
         self.waiting = waiting
         self.live = True
         self.scanned = False
@@ -93,10 +112,27 @@ class Tracker:
                 self._apply(happened)
         self._discover()
         self.ticks += 1
+        ended = False
+        say, pread, due = self.lines.append, os.pread, self.ticks % STRIDE
         for member in self.live:
-            if everything or (self.ticks + member.index) % STRIDE == 0 or not self._glance(member):
-                self._read(member)
-        if any(not member.live for member in self.live):
+            if not everything and member.plain and member.due != due:
+                # The usual case, written out: a call a process would cost a fifth of the tick.
+                try:
+                    data = pread(member.statm, 128, 0)
+                except OSError:
+                    data = b""
+                if data == member.resident:
+                    continue
+                words = data.split(None, 3)
+                if len(words) > 2 and words[1] != b"0":
+                    member.resident = data
+                    rest = int(words[2])
+                    member.anon = (int(words[1]) - rest) * _PAGE_KIB
+                    say("W %d,%d,%d" % (member.index, member.anon, rest * _PAGE_KIB))  # noqa: UP031  # twice as fast
+                    continue
+            self._read(member)
+            ended = ended or not member.live
+        if ended:
             self.live = [member for member in self.live if member.live]
 
     def reset_marks(self) -> None:
@@ -155,17 +191,14 @@ class Tracker:
 
     # ---- readings
 
-    def _glance(self, member: Member) -> bool:
-        """Take RssAnon from statm; False if the process must be read in full."""
-        if member.files is None or member.waiting or member.state is not State.OK:
-            return False
-        seen = member.files.glance()
-        if isinstance(seen, tuple):
-            member.anon = seen[0] * _PAGE_KIB
-            self.lines.append("W %d,%d,%d" % (member.index, member.anon, seen[1] * _PAGE_KIB))  # noqa: UP031  # twice as fast
-        return seen is not None
-
     def _read(self, member: Member) -> None:
+        """A full reading; afterwards a look at statm will do for some ticks if the process is an ordinary one."""
+        self._read_status(member)
+        files = member.files
+        member.plain = files is not None and files.statm >= 0 and not member.waiting and member.state is State.OK
+        member.statm = files.statm if files is not None else -1
+
+    def _read_status(self, member: Member) -> None:
         if member.waiting and (self.events is None or self._events_lost):
             self._look_for_exec(member)  # before the reading: what is read then is the new program's for certain
         if member.files is None:
@@ -200,7 +233,7 @@ class Tracker:
 
     def _look_for_exec(self, member: Member) -> None:
         stat = read_stat(member.pid, self.proc)
-        if isinstance(stat, Stat) and not stat.forked and not stat.ended:
+        if isinstance(stat, Stat) and not stat.forked and not stat.leaving:
             self._exec(member, time.monotonic_ns(), stat.name)
 
     def _end(self, member: Member) -> None:
@@ -250,7 +283,7 @@ class Tracker:
         self.count += 1
         self._by_pid[pid] = member
         self._others.discard(pid)
-        ppid, start, name = (stat.ppid, stat.start_ticks, stat.name) if isinstance(stat, Stat) else (0, 0, "")
+        ppid, start, name = (stat.parent, stat.start_ticks, stat.name) if isinstance(stat, Stat) else (0, 0, "")
         if parent < 0 and known and ppid in self._by_pid:
             parent = self._by_pid[ppid].index
         self.lines.append(
@@ -312,7 +345,7 @@ class Tracker:
             left = []
             for pid in new:
                 stat = read_stat(pid, self.proc)
-                if isinstance(stat, Stat) and stat.ended and told:
+                if isinstance(stat, Stat) and stat.leaving and told:
                     continue  # the kernel has told of it, or will at the next tick: it is not to be counted twice
                 if not isinstance(stat, Stat) or stat.flags & PF_KTHREAD or self._is_thread(pid):
                     self._others.add(pid)

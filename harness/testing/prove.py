@@ -28,6 +28,7 @@ from harness.records import PhaseMemory
 from harness.run import cgroup
 from harness.run.memory_meter import start_meter
 from harness.run.procfs import members
+from harness.run.spawn import Launch, NotStarted
 from harness.testing import known
 from harness.units import KIB, MIB, format_bytes
 
@@ -180,18 +181,19 @@ def measure(
     token = uuid.uuid4().hex
     _become_subreaper()
     group = cgroup.create(backend, token[:8]) if backend.parent is not None else None
-    read_end, write_end = os.pipe()
-    child = subprocess.Popen(
-        ["/bin/sh", "-c", 'read go; exec "$@"', "sh", *argv],
-        stdin=read_end,
-        stdout=subprocess.DEVNULL,
+    null = os.open(os.devnull, os.O_WRONLY)
+    # The launcher of every trial: metering begins while the program is still on the way to its exec.
+    launch = Launch(
+        argv=argv,
         env={"HARNESS_TRIAL": token, "HARNESS_EVENTS": str(events_path), "PATH": os.defpath, **(environment or {})},
-        start_new_session=True,
+        cwd=str(events_path.parent),
+        log_fd=null,
+        cgroup=group.enter_paths if group is not None else (),
     )
-    os.close(read_end)
     try:
-        if group is not None:
-            group.enter(child.pid)
+        child = launch.prepared()
+        if isinstance(child, NotStarted):
+            raise ProveError(child.sentence(argv, str(events_path.parent)))
         meter = start_meter(
             root_pid=child.pid,
             session=child.pid,
@@ -203,12 +205,12 @@ def measure(
             behind_launcher=True,
             kernel_events=kernel_events,
         )
-        os.write(write_end, b"\n")
+        launch.go()
         reaped = _reap_all(child.pid, token)
-        child.returncode = 0
         log = meter.stop().with_max_rss(reaped)
     finally:
-        os.close(write_end)
+        launch.close()
+        os.close(null)
         mark = group.mark() if group is not None else None
         if group is not None:
             group.kill()
