@@ -348,4 +348,5 @@ def test_the_terminal_table_is_plain_unless_a_person_watches() -> None:
     assert "direct / direct_control: not ranked" in plain
     assert "duplicate-gone is supported" in plain
     assert "no_dequant failed in pass 4 (signal)" in plain
+    assert "logs/ in the run's folder" in plain
     assert "\x1b[" in verdict_table(run.experiment, judged, terminal=True, width=100)

@@ -232,7 +232,8 @@ def _failures(judgement: Judgement) -> str:
     ]
     whole = dict.fromkeys((rows[0].arm, rows[0].evidence) for rows in groups if len(rows[0].evidence.splitlines()) > 1)
     head = f"{count(total, 'trial')} failed, {sentences.as_expected(expected, total)}."
-    means = "What each reason means, and what it does not mean: docs/failures.md."
+    means = "What each reason means, and what it does not mean: docs/failures.md. What each trial"
+    means += " printed lies in logs/ of the run's folder, by trial and arm."
     body = table(["arm", "where", "reason", "evidence", "pass repeated"], lines)
     in_full = [f"{escape(arm)}, in full:\n\n{quoted(evidence)}" for arm, evidence in whole]
     return "\n\n".join(["## Failures", f"{head} {means}", body, *in_full])

@@ -63,6 +63,8 @@ def _rest(experiment: Experiment, judgement: Judgement, passes: int) -> list[str
         expected = sum(failure.expected for failure in judgement.failures)
         lines += ["", f"{count(len(judgement.failures), 'failure')}, {as_expected(expected, len(judgement.failures))}"]
         lines += [f"  {visible(failure_sentence(rows))}" for rows in grouped(judgement.failures)]
+    if any(not failure.expected for failure in judgement.failures):
+        lines.append("  what each trial printed: logs/ in the run's folder, by trial and arm")
     if not judgement.complete and not any("not complete" in note for note in judgement.notes):
         lines += ["", "the run is not complete: not every planned trial has a record"]
     if judgement.notes:
