@@ -75,6 +75,14 @@ class RootException:
     process: str | None = None
 
 
+def first_line(text: str) -> str:
+    """The first line of an evidence that says something, marked where more follows: lines and tables have no more room;
+    the whole stands in the record and in the report's section of failures.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] + (" ..." if len(lines) > 1 else "") if lines else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """A trial without a usable value. `signal`: its name (SIGILL, ...) for the reason `signal`. `evidence`: one
