@@ -66,6 +66,7 @@ class Stat(NamedTuple):
     session: int
     flags: int
     start_ticks: int
+    threads: int = 1
 
     @property
     def ended(self) -> bool:
@@ -110,6 +111,7 @@ def parse_stat(data: bytes) -> Stat:
         session=int(fields[3]),
         flags=int(fields[6]),
         start_ticks=int(fields[19]),
+        threads=int(fields[17]),
     )
 
 
