@@ -29,7 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Only the named command's module is imported, so that `--help` and `check` start no heavy library.
     """
-    arguments = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        parser().print_help(sys.stderr)
+        return Exit.USAGE
+    arguments = parser().parse_args(words)
     command = importlib.import_module(f"harness.commands.{arguments.command}")
     try:
         answer = command.run(arguments)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from harness.run import cgroup
-from harness.run.cgroup import CgroupError, TrialCgroup
+from harness.run.cgroup import TrialCgroup
+from harness.run.cgroup_gauge import Gauge
+from harness.run.cgroup_mounts import CgroupError
 
 MIB = 1 << 20
 
@@ -83,7 +85,7 @@ def test_v2_figures_come_from_their_files(tmp_path: Path) -> None:
     group = made_up_group(tmp_path)
     assert (group.usage(), group.mark(), group.oom_kills(), group.pids()) == (5000, 9000, 2, frozenset({11, 12}))
     assert "total=7" in group.pressure()["memory"]
-    gauge = cgroup.Gauge(group.gauge_config())
+    gauge = Gauge(group.gauge_config())
     _, usage, _, anon, file, shmem, reset = gauge.line(reset=False).split(",")
     assert (usage, anon, file, shmem, reset) == ("5000", "4096", "8192", "12", "0")
 

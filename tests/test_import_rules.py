@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import harness
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "harness"
@@ -21,13 +26,13 @@ ALLOWED = {
     "experiment": {"units", "metrics", "records"},
     "records": {"units", "events", "meterlog", "metrics", "experiment"},
     "plan": {"units", "metrics", "records", "experiment"},
-    "run": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "drivers", "testing"},
+    "run": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan"},
     "measure": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan"},
     "verdict": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "measure"},
     "report": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "measure", "verdict"},
     "drivers": {"drivers"},
-    "models": {"models", "units"},
-    "testing": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "run", "measure", "verdict"},
+    "models": {"models"},
+    "testing": {"units", "events", "meterlog", "metrics", "records", "experiment", "plan", "run", "measure"},
     "commands": {
         "units", "events", "meterlog", "metrics", "records", "experiment", "plan", "run", "measure", "verdict",
         "report", "drivers", "models", "testing", "commands",
@@ -109,6 +114,55 @@ def test_engines_are_imported_only_inside_an_arm(path: Path) -> None:
         if name.split(".")[0] in {"torch", "vllm", "transformers", "safetensors", "gguf"}:
             assert part_of(path) in {"drivers", "models"}, f"{path}:{line}: imports {name}"
         assert name.split(".")[0] != "cpu_int4", f"{path}:{line}: the harness never imports the plugin"
+
+
+def test_imports_are_absolute() -> None:
+    """No file imports by dots: what these rules read is all that is imported."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}:{node.lineno}: a relative import"
+
+
+def test_every_part_has_its_line_in_the_table() -> None:
+    """A new part of the harness gets its place in the architecture before it is used, and no line outlives its part."""
+    assert {part_of(path) for path in FILES} == ALLOWED.keys()
+
+
+def modules_behind(path: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
+    """Every module from outside the harness that a file needs, with the file of ours that imports it."""
+    if path in seen:
+        return
+    seen.add(path)
+    for name, _ in imported(path):
+        if name.split(".")[0] != "harness":
+            yield path, name.split(".")[0]
+            continue
+        own = ROOT / Path(*name.split("."))
+        for file in (own.with_suffix(".py"), own / "__init__.py"):
+            if file.exists():
+                yield from modules_behind(file, seen)
+
+
+@pytest.mark.parametrize("name", ["run/keeper.py", "run/launcher.py", "run/sampler.py", "testing/arms.py"])
+def test_programs_that_start_fast_need_the_standard_library_only(name: str) -> None:
+    """The keeper, the launcher, the sampler and the fake arms run without site packages, whatever they import."""
+    for path, module in modules_behind(PACKAGE / name, set()):
+        assert module in sys.stdlib_module_names, f"{path}: imports {module}, needed by {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_lint_ignore_has_its_reason(path: Path) -> None:
+    """A line that is exempt from a check says why, on the line."""
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        found = re.search(r"# (?:noqa: [A-Z]+[0-9]+(?:, ?[A-Z]+[0-9]+)*|type: ignore\[[a-z, -]+\])(.*)", line)
+        assert found is None or re.search("[a-z]", found[1]), f"{path}:{number}: no reason"
+
+
+def test_the_version_stands_once() -> None:
+    """`harness --version` says what the distribution says."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    assert project["version"] == harness.__version__
 
 
 def test_the_plugin_never_imports_the_harness() -> None:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from harness.experiment.types import Limits
 from harness.records import Reason
 from harness.run import owners, process_tree
+from harness.run.proc_stat import parse_stat
 from harness.run.process_events import Unavailable, open_events
-from harness.run.process_tree import Identity, Tree, parse_stat
+from harness.run.process_tree import Identity, Tree
 from harness.testing import fake_arm
 
 
@@ -208,7 +209,6 @@ def test_stat_is_read_whatever_the_process_is_called(name: str) -> None:
     """Brackets, blanks and line ends in a process's name move no field of /proc/PID/stat."""
     line = f"42 ({name}) S 7 42 43 0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0 777 1 1".encode() + b" 0" * 27 + b" 9\n"
     stat = parse_stat(line)
-    assert stat is not None
     assert (stat.pid, stat.parent, stat.session, stat.cpu_ticks, stat.start_ticks, stat.status) == (
         42,
         7,

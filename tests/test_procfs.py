@@ -130,7 +130,8 @@ def test_an_exiting_process_holds_nothing(tmp_path: Path) -> None:
 def test_a_name_may_hold_anything() -> None:
     """Blanks and brackets in a process's name do not move the fields behind it."""
     stat = procfs.parse_stat(b"9 (x) R (y) S 3 4 5 0 -1 64 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n")
-    assert (stat.pid, stat.name, stat.state, stat.ppid, stat.session, stat.start_ticks) == (9, "x) R (y", "S", 3, 5, 77)
+    seen = (stat.pid, stat.name, stat.state, stat.parent, stat.session, stat.start_ticks)
+    assert seen == (9, "x) R (y", "S", 3, 5, 77)
     assert stat.forked
 
 

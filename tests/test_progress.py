@@ -15,7 +15,7 @@ from harness.plan import PlannedTrial
 from harness.records import Failure, Reason, TrialRecord
 from harness.run.progress import LiveProgress, PlainProgress, describe, outcome, progress_for, time_left
 from harness.run.schedule import Task
-from harness.run.trial import Now
+from harness.run.trial_types import Now
 
 if TYPE_CHECKING:
     import pytest

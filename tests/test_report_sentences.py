@@ -121,7 +121,7 @@ def test_case_8_every_figure_says_n_of_k() -> None:
 def test_a_declared_failure_reads_as_such() -> None:
     """A failure that the arm declared is `failed as expected`."""
     row = FailureRow(arm="a", pass_number=2, reason="signal", evidence="SIGILL in VLLM::Worker", expected=True)
-    assert sentences.failure_sentence(row) == "a failed as expected in pass 2 (signal): SIGILL in VLLM::Worker."
+    assert sentences.failure_sentence([row]) == "a failed as expected in pass 2 (signal): SIGILL in VLLM::Worker."
 
 
 def test_case_19_one_unit_for_figures_side_by_side() -> None:

@@ -115,6 +115,63 @@ def test_case_8_failures_stand_beside_every_figure(written: Path) -> None:
     assert "8 trials failed, 7 of them as expected" in text
 
 
+def test_an_arm_without_any_value_takes_one_line(written: Path, tmp_path: Path) -> None:
+    """An arm that is meant to fail is said once in the answer and once a metric, never once a pair; the terminal says
+    it once in all, and an arm with no value of one metric alone is compared on the others.
+    """
+    said = "rejected: failed as expected in 6 of 6 passes (config_rejected); not compared"
+    text = written.read_text()
+    answer, metrics = (
+        text.split("## The answer")[1].split("## Arms")[0],
+        text.split("## Metrics")[1].split("## Fail")[0],
+    )
+    assert answer.count("rejected") == said.count("rejected")
+    assert answer.count(said) == 1
+    assert metrics.count(said) == len(example.METRICS)
+    assert "/ rejected" not in text
+    run = example.data()
+    judged = example.judgement(run)
+    plain = verdict_table(run.experiment, judged, passes=run.passes)
+    assert plain.count(said) == 1
+    assert (
+        len([line for line in plain.splitlines() if "rejected" in line]) == 3
+    )  # and two among the failures: pass 4 ran twice
+    direct = judged.arms["direct"]
+    fewer = {name: figure for name, figure in direct.metrics.items() if name != "load_s"}
+    partly = replace(judged, arms={**judged.arms, "direct": replace(direct, metrics=fewer)})
+    rows = write_report(run, partly, tmp_path).read_text().split("## The answer")[1].split("## Arms")[0]
+    assert "| both_layouts / direct |" not in rows.split("**load_s**")[1]
+    assert rows.count("| both_layouts / direct |") == 3
+    assert "direct" in verdict_table(run.experiment, partly).split("load_s")[1].split("claims")[0]
+
+
+def test_a_run_in_which_nothing_has_a_value_is_short() -> None:
+    """Where no arm has a value there is one line an arm and no table of refusals."""
+    run = example.data()
+    judged = example.judgement(run)
+    bare = replace(judged, arms={name: replace(arm, metrics={}) for name, arm in judged.arms.items()}, claims=())
+    plain = verdict_table(run.experiment, bare, passes=run.passes)
+    assert plain.count("not compared") == 5
+    assert "not ranked" not in plain
+
+
+def test_evidence_of_several_lines_is_cut_in_tables_and_whole_below(tmp_path: Path) -> None:
+    """Tables and the terminal show the first line and that more follows; the section of failures holds every line."""
+    run = example.data()
+    judged = example.judgement(run)
+    long = "ValidationError: 1 error\n  Value error, `max_model_len` is 65536\n\n```\nsee https://example.org"
+    rows = tuple(replace(row, evidence=long) if row.expected else row for row in judged.failures)
+    judged = replace(judged, failures=rows)
+    section = write_report(run, judged, tmp_path).read_text().split("## Failures")[1].split("\n## ")[0]
+    line = next(line for line in section.splitlines() if line.startswith("| rejected"))
+    assert "| passes 1, 2, 3, 4, 5 and 6 |" in line
+    assert "| ValidationError: 1 error ... |" in line
+    assert "    Value error, `max_model_len` is 65536\n    ```\n    see https://example.org" in section
+    plain = verdict_table(run.experiment, judged)
+    assert "ValidationError: 1 error ..." in plain
+    assert "65536" not in plain
+
+
 def test_case_40_every_trial_value_is_shown(written: Path) -> None:
     """Raw values of every pass stand in the report, those of a repeated pass marked and out of the figures."""
     part = written.read_text().split("### load_s\n")[1]
@@ -170,7 +227,17 @@ def test_case_4_an_incomplete_run_says_so_at_the_top(tmp_path: Path) -> None:
     text = write_report(cut, judged, tmp_path).read_text()
     assert "**This run is incomplete**: 12 of 30 planned trials have a record" in text.split("## ")[0]
     assert "no record" in text
-    assert "incomplete" in verdict_table(run.experiment, judged)
+    assert "not complete" in verdict_table(run.experiment, judged)
+
+
+def test_an_incomplete_run_says_so_once(tmp_path: Path) -> None:
+    """What the verdict engine notes of an incomplete run and what the head says of it are one sentence, not two."""
+    run = example.data()
+    note = "The run is not complete: some planned trials have no record. Resume it before you rely on it."
+    judged = replace(example.judgement(run), complete=False, notes=(note,))
+    head = write_report(run, judged, tmp_path).read_text().split("## ")[0]
+    assert len(re.findall("incomplete|not complete", head)) == 1
+    assert len(re.findall("incomplete|not complete", verdict_table(run.experiment, judged))) == 1
 
 
 @pytest.mark.parametrize("names", [ODD])

@@ -323,7 +323,8 @@ def test_a_decision_taken_before_a_crash_is_not_taken_twice(tmp_path: Path) -> N
     (folder.path / "trials.jsonl").write_bytes(b"".join(content.splitlines(keepends=True)[:4]))
     trials.during = lambda _trial, _stop: None
     walk(folder, trials, more=two_more)
-    assert len(folder.extras()) == 1
+    assert [len(extra.trials) for extra in folder.extras()] == [4, 0]  # the passes that were added, and the stop
+    assert folder.extras()[1].why == "narrow enough"
     assert story(folder) == "a1 b1 b2 a2 a3#2 b3"
 
 

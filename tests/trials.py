@@ -13,7 +13,8 @@ from harness.experiment.types import Arm, Limits
 from harness.plan import PlannedTrial
 from harness.run import owners, process_tree
 from harness.run.environment import neutral, protocol
-from harness.run.trial import Now, TrialRequest, TrialResult, run_trial
+from harness.run.trial import run_trial
+from harness.run.trial_types import Now, TrialRequest, TrialResult
 
 #: Where this checkout's package stands, for arms that import it.
 ROOT = Path(__file__).parent.parent

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         if now - said >= 5 or done == total:
             said = now
             left = (now - began) / done * (total - done)
-            print(f"{done} of {total} cells, about {format_seconds(left)} left", file=sys.stderr)  # noqa: T201
+            print(f"{done} of {total} cells, about {format_seconds(left)} left", file=sys.stderr)  # noqa: T201 - progress
 
     with multiprocessing.Pool(arguments.workers or len(os.sched_getaffinity(0))) as pool:
         path = calibrate(

@@ -26,7 +26,8 @@ from harness.run.names import quote_arm
 from harness.run.page_cache import resident_fraction, weight_files
 from harness.run.stop import StopFlag
 from harness.run.survival import Limited, Unlimited
-from harness.run.trial import Now, TrialRequest, TrialResult, run_trial
+from harness.run.trial import run_trial
+from harness.run.trial_types import Now, TrialRequest, TrialResult
 
 #: Idle pause before the settled level is taken, and after the arenas were asked back, seconds. Allocators of an
 #: engine's three processes come to rest 2 to 4 s after the last request, and the rule wants a quiet window of 3 s.

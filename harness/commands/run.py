@@ -58,6 +58,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project(Path.cwd())
     progress = progress_for(sys.stderr)
     experiment = experiments.read(arguments.file, passes=arguments.passes)
+    if arguments.resume:  # a run that is not there is told before a model is made for it
+        open_run(arguments.resume, project.results_folder(arguments.results))
     prepared = prepared_for(
         experiment,
         make_plan(experiment, experiments.seed_of(experiment, arguments.seed)),
@@ -79,8 +81,8 @@ def prepared_for(
     sample = difference(counters, replace(counters, at=counters.at + 1), own_cpu_s=0.0)
     for line in unguarded(experiment.disturbance, sample):
         progress.note(line)
-    found = ready_models(experiment, project, beside, progress)
     pythons = interpreters(experiment, project)
+    found = ready_models(experiment, project, beside, progress)
     return Prepared(
         experiment=experiment,
         plan=plan,

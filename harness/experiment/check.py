@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from harness.experiment.claims import ClaimError, parse_expected
-from harness.experiment.kinds import Reader
 from harness.experiment.problems import Path, near
+from harness.experiment.reading import Reader
 from harness.metrics import REGISTRY, Better, Metric
 
 #: Parts of a metric's needs that the workload provides; the others (settle, trim, ...) the harness does by itself.

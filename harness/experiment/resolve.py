@@ -12,10 +12,10 @@ from typing import Any
 from harness.experiment.check import arm_engine, control_name, cross_check, metric_of
 from harness.experiment.claims import parse_expected
 from harness.experiment.differences import differences, differences_text
-from harness.experiment.kinds import Reader
 from harness.experiment.problems import ExperimentError, Problem
+from harness.experiment.reading import Reader
 from harness.experiment.schema import experiment as description
-from harness.experiment.schema import workload_defaults
+from harness.experiment.schema_workload import workload_defaults
 from harness.experiment.source import MAX_BYTES, parse
 from harness.experiment.types import Arm, Claim, Expectation, Experiment, Limits, Precision, Rule
 from harness.metrics import Metric

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.experiment import source
-from harness.experiment.kinds import INVALID, Invalid, Kind, Reader, read_number, read_text, shape
+from harness.experiment.kinds import Kind
 from harness.experiment.problems import Path, near
+from harness.experiment.reading import INVALID, Invalid, Reader, read_number, read_text, shape
 from harness.experiment.source import Node, Scalar, Sequence, Written
 
 

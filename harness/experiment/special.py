@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from harness.experiment.kinds import INVALID, Invalid, Reader, Text, Whole
+from harness.experiment.kinds import Text, Whole
 from harness.experiment.problems import Path
+from harness.experiment.reading import INVALID, Invalid, Reader
 from harness.experiment.shapes import ListOf
 from harness.experiment.source import Node, Scalar, Written
 from harness.experiment.vocabulary import bound

@@ -9,6 +9,7 @@ from typing import Any
 from harness.experiment.types import Experiment
 from harness.plan import Plan
 from harness.records import TrialRecord
+from harness.verdict.cells import counted_trials
 
 #: One memory curve: (CLOCK_MONOTONIC seconds, sum of RssAnon over the arm's processes in bytes), in order of time.
 Curve = Sequence[tuple[float, int]]
@@ -45,14 +46,15 @@ class RunData:
 
     @property
     def counted(self) -> tuple[TrialRecord, ...]:
-        """Every trial but priming: the latest attempt of each cell and those it replaced."""
+        """Every trial but priming: those that are judged and those that a repetition replaced."""
         return tuple(record for record in self.records if not record.priming)
 
     @property
     def latest(self) -> tuple[TrialRecord, ...]:
-        """Of every arm and pass the attempt that came last, in the order of the file."""
-        last = {(record.arm, record.pass_number): record for record in self.counted}
-        return tuple(record for record in self.counted if last[record.arm, record.pass_number] is record)
+        """Of every arm and pass the attempt that is judged, in the order of the file."""
+        chosen = counted_trials(self.experiment, self.records)
+        judged = {id(record) for cells in chosen.values() for record in cells.values()}
+        return tuple(record for record in self.counted if id(record) in judged)
 
     @property
     def passes(self) -> int:

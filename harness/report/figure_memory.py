@@ -129,9 +129,11 @@ def _peak(axes: Axes, record: TrialRecord, divisor: float, unit: str) -> None:
         axes.errorbar([x], [low], yerr=([0.0], [high - low]), color=_UPPER, capsize=5, linewidth=2, zorder=4)
         words = f"peak {span(low, high)} {unit}"
     left = x > 0.6 * axes.get_xlim()[1]
-    axes.annotate(
-        words, (x, low), xytext=(-8 if left else 8, 0), textcoords="offset points", fontsize=8, color=_UPPER,
-        ha="right" if left else "left", va="center", zorder=5,
+    top = low if whole.s_upper is None else max(low, whole.s_upper / divisor)
+    ceiling = axes.get_ylim()[1]
+    axes.annotate(  # above the bracket: beside it the curve itself would strike the words through
+        words, (x, min(top, 0.8 * ceiling)), xytext=(2 if left else -2, 6), textcoords="offset points", fontsize=8,
+        color=_UPPER, ha="right" if left else "left", va="bottom", zorder=5,
     )  # fmt: skip
 
 

@@ -127,8 +127,10 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def draw_matrix(metric: Metric, verdicts: Sequence[PairVerdict], names: Sequence[str], path: Path) -> bool:
-    """Draw arms against arms: how the row's arm fares against the column's. False (and no file) without a pair."""
-    if not verdicts:
+    """Draw arms against arms: how the row's arm fares against the column's. False (and no file) with fewer than three
+    arms: of one pair the interval plot says all.
+    """
+    if len(verdicts) < 2:
         return False
     pairs = {(verdict.a, verdict.b): verdict for verdict in verdicts}
     size = len(names)

@@ -9,9 +9,10 @@ from harness.experiment.types import Experiment, Rule
 from harness.metrics import Better, Metric
 from harness.records import TrialRecord
 from harness.report import conditions, hosts, sentences
+from harness.report.compared import absence, compared, grouped, nowhere, places, without
 from harness.report.data import RunData
 from harness.report.memory import memory_section
-from harness.report.text import alike, count, escape, listed, named, quantity, table
+from harness.report.text import alike, count, escape, first_line, listed, named, quantity, quoted, table
 from harness.verdict.types import Judgement, PairVerdict, Refused
 
 #: Figure names by what they show: `memory`, `values-<metric>`, `intervals-<metric>`, `matrix-<metric>`.
@@ -50,7 +51,8 @@ def _head(data: RunData, judgement: Judgement) -> str:
     ]
     if not judgement.complete:
         facts.append(_incomplete(data))
-    notes = [f"- {escape(note)}" for note in dict.fromkeys((*data.notes, *judgement.notes))]
+    told = [note for note in judgement.notes if "not complete" not in note]  # the line above says it, with the way out
+    notes = [f"- {escape(note)}" for note in dict.fromkeys((*data.notes, *told))]
     title = f"# {escape(asked.name)}\n\n> {escape(asked.question)}"
     return "\n\n".join([title, *filter(None, facts), *(["\n".join(notes)] if notes else [])])
 
@@ -78,9 +80,12 @@ def _incomplete(data: RunData) -> str:
 
 
 def _answer(data: RunData, judgement: Judgement) -> str:
+    absent = nowhere(judgement, data.experiment.metrics)
     parts = ["## The answer at a glance"]
+    if absent:
+        parts.append("\n".join(f"- {escape(absence(judgement, name, data.passes))}." for name in absent))
     for metric in data.experiment.metrics:
-        verdicts = _of(judgement, metric)
+        verdicts = compared(judgement, metric)
         rows = [
             [
                 f"{escape(named(verdict.a))} / {escape(named(verdict.b))}",
@@ -129,10 +134,6 @@ def _order(judgement: Judgement, metric: Metric) -> str:
     )
 
 
-def _of(judgement: Judgement, metric: Metric) -> tuple[PairVerdict, ...]:
-    return tuple(verdict for verdict in judgement.verdicts if verdict.metric.name == metric.name)
-
-
 def _metrics(data: RunData, judgement: Judgement, figures: Figures) -> str:
     return "## Metrics\n\n" + "\n\n".join(
         _metric(data, judgement, figures, metric) for metric in data.experiment.metrics
@@ -141,7 +142,7 @@ def _metrics(data: RunData, judgement: Judgement, figures: Figures) -> str:
 
 def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metric) -> str:
     name, rule = metric.name, data.experiment.rule
-    verdicts = _of(judgement, metric)
+    verdicts = compared(judgement, metric)
     told = [verdict for verdict in verdicts if not isinstance(verdict.outcome, Refused)]
     refused = [verdict for verdict in verdicts if isinstance(verdict.outcome, Refused)]
     parts = [
@@ -152,6 +153,7 @@ def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metri
         _values_table(data, metric),
         _lines(told, sentences.verdict_sentence),
         _lines(refused, lambda verdict: sentences.refusal_text(verdict, rule)),
+        "\n".join(f"- {escape(absence(judgement, absent, data.passes))}." for absent in without(judgement, metric)),
         escape(sentences.methods(verdicts)),
         picture(figures, f"intervals-{name}", f"ratio of each pair on {name} with its interval"),
         picture(figures, f"matrix-{name}", f"verdict of each pair on {name}"),
@@ -160,9 +162,12 @@ def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metri
 
 
 def _lines(verdicts: list[PairVerdict], say: Callable[[PairVerdict], str]) -> str:
-    return "\n".join(
-        "- " + escape(" ".join([say(verdict), *map(sentences.sentence, verdict.notes)])) for verdict in verdicts
-    )
+    lines = []
+    for verdict in verdicts:
+        words = say(verdict)
+        notes = [sentences.sentence(note) for note in verdict.notes if note not in words]
+        lines.append("- " + escape(" ".join([words, *notes])))
+    return "\n".join(lines)
 
 
 def _figures_table(data: RunData, judgement: Judgement, metric: Metric) -> str:
@@ -214,19 +219,22 @@ def _failures(judgement: Judgement) -> str:
         return "## Failures\n\nNo trial failed."
     expected = sum(failure.expected for failure in judgement.failures)
     total = len(judgement.failures)
-    rows = [
+    groups = grouped(judgement.failures)
+    lines = [
         [
-            escape(failure.arm),
-            str(failure.pass_number) if failure.pass_number else "priming",
-            ("failed as expected: " if failure.expected else "") + f"`{failure.reason}`",
-            escape(failure.evidence),
-            "repeated" if failure.replaced else "",
+            escape(rows[0].arm),
+            places(rows),
+            ("failed as expected: " if rows[0].expected else "") + f"`{rows[0].reason}`",
+            escape(first_line(rows[0].evidence)),
+            "repeated" if rows[0].replaced else "",
         ]
-        for failure in judgement.failures
+        for rows in groups
     ]
+    whole = dict.fromkeys((rows[0].arm, rows[0].evidence) for rows in groups if len(rows[0].evidence.splitlines()) > 1)
     head = f"{count(total, 'trial')} failed, {expected} of them as expected. What each reason means, and what it does"
-    body = table(["arm", "pass", "reason", "evidence", "pass repeated"], rows, right=[1])
-    return f"## Failures\n\n{head} not mean: docs/failures.md.\n\n{body}"
+    body = table(["arm", "where", "reason", "evidence", "pass repeated"], lines)
+    in_full = [f"{escape(arm)}, in full:\n\n{quoted(evidence)}" for arm, evidence in whole]
+    return "\n\n".join(["## Failures", f"{head} not mean: docs/failures.md.", body, *in_full])
 
 
 def _rerun(data: RunData) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from harness.experiment.types import Rule
 from harness.metrics import Better, Kind, Metric
-from harness.report.text import alike, count, finite, named, percent, significant, span
+from harness.report.compared import places
+from harness.report.text import alike, count, finite, first_line, named, percent, significant, span
 from harness.verdict.types import (
     Code,
     Equivalent,
@@ -27,6 +28,9 @@ from harness.verdict.types import (
 
 #: Beyond this factor a percentage reads worse than a factor ("84 % faster" against "1.84x as fast").
 _FACTOR_FROM = 1.5
+
+#: Beyond so many passes a number of passes is no advice.
+_MOST_PASSES = 1000
 
 PAIRED_EXISTS = (
     "more passes never mend an overlap, since spreads only grow; `rule: paired`, stated in the experiment in advance,"
@@ -44,7 +48,7 @@ CODE_WORDS = {
     Code.UNEQUAL_WORK: "unequal work",
     Code.FAILED_TRIALS: "failed trials",
     Code.DISTURBED: "disturbed",
-    Code.BRACKETS_OVERLAP: "peak brackets overlap",
+    Code.BRACKETS_OVERLAP: "peak brackets not disjoint",
     Code.UNIT_MISMATCH: "units differ",
     Code.NOT_COMPARABLE: "not comparable",
     Code.METRIC_MISSING: "metric missing",
@@ -196,6 +200,8 @@ def power_words(verdict: PairVerdict) -> str:
     needed = verdict.passes_needed
     if isinstance(needed, Unknown):
         return f"{effect}; how many passes the difference seen would need is unknown ({needed.why})."
+    if needed > _MOST_PASSES:
+        return f"{effect}; the difference seen is too small for any number of passes that could be run."
     return f"{effect}; to resolve the difference seen takes about {count(needed, 'pass', 'passes')}."
 
 
@@ -247,12 +253,13 @@ def claim_sentence(claim: JudgedClaim) -> str:
     return f"{named(claim.id)} is {claim.verdict.value.replace('_', ' ')}: {sentence(claim.why)}"
 
 
-def failure_sentence(failure: FailureRow) -> str:
-    """One failed trial: expected or not, why, and whether a repeated pass stands in its place."""
+def failure_sentence(rows: Sequence[FailureRow]) -> str:
+    """Failed trials that differ in their pass alone: expected or not, why, and whether repeated passes replace them."""
+    failure = rows[0]
     how = "failed as expected" if failure.expected else "failed"
-    place = "before the first pass" if failure.pass_number == 0 else f"in pass {failure.pass_number}"
     instead = " The pass was repeated; this trial is not in the figures." if failure.replaced else ""
-    return f"{named(failure.arm)} {how} {place} ({failure.reason}): {sentence(failure.evidence)}{instead}"
+    why = sentence(first_line(failure.evidence))
+    return f"{named(failure.arm)} {how} in {places(rows)} ({failure.reason}): {why}{instead}"
 
 
 def _lower_first(text: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from io import StringIO
 
 from harness.experiment.types import Experiment
+from harness.report.compared import absence, compared, grouped, nowhere
 from harness.report.sentences import claim_sentence, failure_sentence, headline, ratio_cell, value_cell
 from harness.report.text import count, named, visible
-from harness.verdict.types import ClaimVerdict, Judgement, PairVerdict, Ranked, Refused
+from harness.verdict.types import ArmSummary, ClaimVerdict, Judgement, PairVerdict, Ranked, Refused
 
 #: What plain text takes where the terminal does not say.
 _WIDTH = 120
@@ -28,33 +29,42 @@ def verdict_table(
 
 def _plain(experiment: Experiment, judgement: Judgement, passes: int) -> str:
     lines: list[str] = []
-    for metric in experiment.metrics:
+    arms = _shown(experiment, judgement)
+    names = {name: named(name) for name in arms}
+    room = max((len(name) for name in names.values()), default=0)
+    for metric in experiment.metrics if arms else ():
         lines += ["", metric.name]
-        names = {name: named(name) for name in judgement.arms}
-        room = max((len(name) for name in names.values()), default=0)
-        for name, arm in judgement.arms.items():
+        for name, arm in arms.items():
             failed = f", {arm.failed} failed" if arm.failed else ""
             lines.append(f"  {names[name]:<{room}}  {value_cell(arm.metrics.get(metric.name), metric, passes)}{failed}")
-        for verdict in judgement.verdicts:
-            if verdict.metric.name == metric.name:
-                lines.append(f"  {_pair(verdict)}: {headline(verdict)}; ratio {ratio_cell(verdict)}")
-    return "\n".join([*lines, *_rest(judgement)]).strip("\n")
+        lines += [
+            f"  {_pair(verdict)}: {headline(verdict)}; ratio {ratio_cell(verdict)}"
+            for verdict in compared(judgement, metric)
+        ]
+    return "\n".join([*lines, *_rest(experiment, judgement, passes)]).strip("\n")
+
+
+def _shown(experiment: Experiment, judgement: Judgement) -> dict[str, ArmSummary]:
+    """The arms that stand in the tables: those with a value of at least one metric."""
+    absent = nowhere(judgement, experiment.metrics)
+    return {name: arm for name, arm in judgement.arms.items() if name not in absent}
 
 
 def _pair(verdict: PairVerdict) -> str:
     return f"{named(verdict.a)} / {named(verdict.b)}"
 
 
-def _rest(judgement: Judgement) -> list[str]:
-    lines: list[str] = []
+def _rest(experiment: Experiment, judgement: Judgement, passes: int) -> list[str]:
+    absent = nowhere(judgement, experiment.metrics)
+    lines = ["", *(absence(judgement, name, passes) for name in absent)] if absent else []
     if judgement.claims:
         lines += ["", "claims", *(f"  {claim_sentence(claim)}" for claim in judgement.claims)]
     if judgement.failures:
         expected = sum(failure.expected for failure in judgement.failures)
         lines += ["", f"{count(len(judgement.failures), 'failure')}, {expected} of them as expected"]
-        lines += [f"  {visible(failure_sentence(failure))}" for failure in judgement.failures]
-    if not judgement.complete:
-        lines += ["", "the run is incomplete: not every planned trial has a record"]
+        lines += [f"  {visible(failure_sentence(rows))}" for rows in grouped(judgement.failures)]
+    if not judgement.complete and not any("not complete" in note for note in judgement.notes):
+        lines += ["", "the run is not complete: not every planned trial has a record"]
     if judgement.notes:
         lines += ["", *(visible(note) for note in judgement.notes)]
     return lines
@@ -67,24 +77,24 @@ def _rich(experiment: Experiment, judgement: Judgement, passes: int, width: int)
     from rich.text import Text
 
     parts: list[Table | Text] = []
-    for metric in experiment.metrics:
+    shown = _shown(experiment, judgement)
+    for metric in experiment.metrics if shown else ():
         arms = Table(title=Text(metric.name, style="bold"), title_justify="left", box=SIMPLE_HEAD)
         arms.add_column("arm")
         arms.add_column("median (lowest to highest), n of k passes")
         arms.add_column("failed", justify="right")
-        for name, arm in judgement.arms.items():
+        for name, arm in shown.items():
             figures = value_cell(arm.metrics.get(metric.name), metric, passes)
             arms.add_row(Text(visible(name)), Text(figures), Text(str(arm.failed), style="red" if arm.failed else ""))
         pairs = Table(box=SIMPLE_HEAD)
         for header in ("a / b", "verdict", "ratio a/b (interval)"):
             pairs.add_column(header)
-        for verdict in judgement.verdicts:
-            if verdict.metric.name == metric.name:
-                words = Text(headline(verdict), style=_colour(verdict))
-                pairs.add_row(Text(_pair(verdict)), words, Text(ratio_cell(verdict)))
-        parts += [arms, pairs]
+        for verdict in compared(judgement, metric):
+            words = Text(headline(verdict), style=_colour(verdict))
+            pairs.add_row(Text(_pair(verdict)), words, Text(ratio_cell(verdict)))
+        parts += [arms, *([pairs] if pairs.row_count else [])]
     contradicted = any(claim.verdict is ClaimVerdict.CONTRADICTED for claim in judgement.claims)
-    parts.append(Text("\n".join(_rest(judgement)), style="red" if contradicted else ""))
+    parts.append(Text("\n".join(_rest(experiment, judgement, passes)), style="red" if contradicted else ""))
     out = StringIO()
     Console(file=out, force_terminal=True, width=width, highlight=False, emoji=False).print(Group(*parts))
     return out.getvalue().rstrip("\n")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from harness.report.compared import compared, without
 from harness.report.data import RunData
 from harness.report.markdown import markdown
 from harness.verdict.types import Judgement
@@ -52,11 +53,12 @@ def _draw(data: RunData, judgement: Judgement, out_dir: Path, name: str) -> dict
 
     drawn = {"memory": draw_memory(data, file("memory"))}
     for metric in asked.metrics:
-        verdicts = [verdict for verdict in judgement.verdicts if verdict.metric.name == metric.name]
+        verdicts = compared(judgement, metric)
+        names = [name for name in asked.names if name not in without(judgement, metric)]
         values, intervals, matrix = (f"{kind}-{metric.name}" for kind in ("values", "intervals", "matrix"))
         drawn[values] = draw_values(data, metric, file(values))
         drawn[intervals] = draw_intervals(metric, verdicts, asked.margins.get(metric.name), file(intervals))
-        drawn[matrix] = draw_matrix(metric, verdicts, asked.names, file(matrix))
+        drawn[matrix] = draw_matrix(metric, verdicts, names, file(matrix))
     return {key: figure for key, figure in figures.items() if drawn[key]}
 
 

@@ -7,7 +7,6 @@ hiwater_rss: the only figure that survives a process which climbs and dies betwe
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
@@ -15,36 +14,12 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-_NETLINK_CONNECTOR: Final = 11
+from harness.run import process_connector
+from harness.run.process_connector import Exec, Exit, Fork, enlarge
+
+__all__ = ["Event", "Exec", "Exit", "ExitMark", "Fork", "KernelEvents"]
+
 _NETLINK_GENERIC: Final = 16
-_SO_RCVBUFFORCE: Final = 33
-#: Room for about 5000 exits between two ticks; the default of 208 KiB holds about 150.
-_BUFFER: Final = 8 << 20
-_FORK, _EXEC, _EXIT = 1, 2, 0x80000000
-_EVENT_AT: Final = 36  # after the netlink header (16) and the connector's (20)
-
-
-class Fork(NamedTuple):
-    """A new process (threads are left out)."""
-
-    t_ns: int
-    parent: int
-    pid: int
-
-
-class Exec(NamedTuple):
-    """A process became another program."""
-
-    t_ns: int
-    pid: int
-
-
-class Exit(NamedTuple):
-    """A process ended (its threads are left out). `status`: as wait gives it."""
-
-    t_ns: int
-    pid: int
-    status: int
 
 
 class ExitMark(NamedTuple):
@@ -67,9 +42,9 @@ class KernelEvents:
         self._connector: socket.socket | None = None
         self._taskstats: socket.socket | None = None
         try:
-            self._connector = _open_connector()
-        except (OSError, struct.error, AttributeError) as error:
-            self.problem = f"process events: {error}"
+            self._connector = process_connector.subscribe()
+        except process_connector.RefusedError as refused:
+            self.problem = str(refused)
         try:
             self._taskstats = _open_taskstats()
         except (OSError, struct.error, AttributeError) as error:
@@ -88,44 +63,21 @@ class KernelEvents:
         if not self._waiting.poll(0):
             return []
         marks = self._fetch(self._taskstats, parse_taskstats)
-        return self._fetch(self._connector, parse_connector) + marks
+        return self._fetch(self._connector, process_connector.parse) + marks
 
     def _fetch(self, source: socket.socket | None, parse: Callable[[bytes], Event | None]) -> list[Event]:
-        found: list[Event] = []
-        if source is not None:
-            while True:
-                try:
-                    data = source.recv(65536)
-                except BlockingIOError:
-                    break
-                except OSError:  # ENOBUFS: the kernel dropped some
-                    self.lost = True
-                    continue
-                event = parse(data)
-                if event is not None:
-                    found.append(event)
-        return found
+        if source is None:
+            return []
+        messages, lost = process_connector.waiting(source)
+        self.lost = self.lost or lost
+        return [event for event in map(parse, messages) if event is not None]
 
     def close(self) -> None:
         """Stop listening."""
-        for source in (self._connector, self._taskstats):
-            if source is not None:
-                with contextlib.suppress(OSError):
-                    source.close()
-
-
-def parse_connector(data: bytes) -> Event | None:
-    """One message of the process connector; None for a thread's or any other kind."""
-    if len(data) < _EVENT_AT + 32:
-        return None
-    what, _cpu, t_ns, a, b, c, d = struct.unpack_from("=IIQ4I", data, _EVENT_AT)
-    if what == _FORK and c == d and b != d:  # parent pid, parent tgid, child pid, child tgid
-        return Fork(t_ns, b, d)
-    if what == _EXEC:
-        return Exec(t_ns, b)
-    if what == _EXIT and a == b:
-        return Exit(t_ns, b, c)
-    return None
+        if self._connector is not None:
+            process_connector.unsubscribe(self._connector)
+        if self._taskstats is not None:
+            self._taskstats.close()
 
 
 #: Offsets in struct taskstats, fixed since version 8: ac_pid, hiwater_rss; ac_tgid came with version 12 (Linux 5.18).
@@ -160,23 +112,10 @@ def _mark(stats: bytes) -> ExitMark | None:
     return ExitMark(pid, hwm) if hwm else None
 
 
-def _open_connector() -> socket.socket:
-    link = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _NETLINK_CONNECTOR)
-    try:
-        _enlarge(link)
-        link.bind((0, 1))  # the group of the process connector
-        body = struct.pack("=IIIIHHI", 1, 1, 0, 0, 4, 0, 1)  # idx 1, val 1: listen
-        link.send(struct.pack("=IHHII", 16 + len(body), 3, 0, 0, os.getpid()) + body)
-    except OSError:
-        link.close()
-        raise
-    return link
-
-
 def _open_taskstats() -> socket.socket:
     link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_GENERIC)
     try:
-        _enlarge(link)
+        enlarge(link)
         link.settimeout(1.0)
         link.bind((0, 0))
         family = _family(link, b"TASKSTATS\0")
@@ -188,11 +127,6 @@ def _open_taskstats() -> socket.socket:
         link.close()
         raise
     return link
-
-
-def _enlarge(link: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        link.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
 
 
 def _attribute(kind: int, data: bytes) -> bytes:

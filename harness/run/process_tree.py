@@ -14,8 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-#: Variable that carries the trial's token.
-TOKEN: Final = "HARNESS_TRIAL"  # noqa: S105 - a name, no secret
+from harness.run import proc_stat
+from harness.run.proc_stat import TOKEN, Identity, Stat, token_of
+
+__all__ = [
+    "KILL_GRACE_S", "KILL_LIMIT_S", "TICKS_PER_S", "TOKEN", "Ended", "Identity", "Stat", "Tree", "end", "living",
+    "read_stat", "send", "table", "token_of",
+]  # fmt: skip
+
 #: Seconds between SIGTERM and SIGKILL.
 KILL_GRACE_S: Final = 3.0
 #: Seconds of repeated SIGKILL before a process counts as not to be ended (uninterruptible sleep, say).
@@ -23,81 +29,18 @@ KILL_LIMIT_S: Final = 15.0
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
-class Identity(NamedTuple):
-    """A process, told apart from a later one that gets its pid. `start_ticks`: since boot, in clock ticks."""
-
-    pid: int
-    start_ticks: int
-
-
-class Stat(NamedTuple):
-    """What /proc/PID/stat says. `cpu_ticks`: user and system time. `status`: wait status, meaningful in a zombie."""
-
-    pid: int
-    name: str
-    state: str
-    parent: int
-    group: int
-    session: int
-    cpu_ticks: int
-    start_ticks: int
-    status: int
-
-    @property
-    def identity(self) -> Identity:
-        """The process's identity."""
-        return Identity(self.pid, self.start_ticks)
-
-    @property
-    def ended(self) -> bool:
-        """It has ended and waits to be reaped."""
-        return self.state in "ZX"
-
-
-def parse_stat(content: bytes) -> Stat | None:
-    """Read one /proc/PID/stat; the name may hold blanks, brackets and any byte. None if the content is no such line."""
-    opened, closed = content.find(b"("), content.rfind(b")")
-    fields = content[closed + 2 :].split()
-    if opened < 0 or closed < opened or len(fields) < 20:
-        return None
-    return Stat(
-        pid=int(content[:opened]),
-        name=content[opened + 1 : closed].decode("utf-8", "replace"),
-        state=fields[0].decode("ascii", "replace"),
-        parent=int(fields[1]),
-        group=int(fields[2]),
-        session=int(fields[3]),
-        cpu_ticks=int(fields[11]) + int(fields[12]),
-        start_ticks=int(fields[19]),
-        status=int(fields[49]) if len(fields) > 49 else 0,
-    )
-
-
 def read_stat(pid: int) -> Stat | None:
     """The process's state now; None if there is none of that pid (or it is hidden)."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - pathlib costs 3x here, per process
-            return parse_stat(file.read(4096))
-    except OSError:
+        return proc_stat.load_stat(pid)
+    except (OSError, ValueError, IndexError):
         return None
 
 
 def table() -> dict[int, Stat]:
     """Every process that can be seen, by pid. One that vanishes meanwhile is left out and hurts no other."""
-    stats = (read_stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 - names suffice
+    stats = map(read_stat, proc_stat.pids())
     return {stat.pid: stat for stat in stats if stat is not None}
-
-
-def token_of(pid: int) -> str | None:
-    """The trial token in the environment that the process was started with; None if it has none or it is hidden."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123 - as in read_stat
-            content = file.read()
-    except OSError:
-        return None
-    prefix = f"{TOKEN}=".encode()
-    found = next((entry for entry in content.split(b"\0") if entry.startswith(prefix)), None)
-    return None if found is None else found[len(prefix) :].decode("utf-8", "replace")
 
 
 class Tree:

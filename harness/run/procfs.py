@@ -13,17 +13,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Flags of /proc/PID/stat, from the kernel's sched.h.
-PF_EXITING: Final = 0x4
-PF_FORKNOEXEC: Final = 0x40
-PF_KTHREAD: Final = 0x200000
+from harness.run import proc_stat
+from harness.run.proc_stat import PF_EXITING, PF_FORKNOEXEC, PF_KTHREAD, PROC, Stat, parse_stat, pids
 
-#: The variable that carries a trial's token to every process it starts.
-TOKEN_VARIABLE: Final = "HARNESS_TRIAL"  # noqa: S105  # the name of a variable, no secret
+__all__ = [
+    "NEEDED", "PF_EXITING", "PF_FORKNOEXEC", "PF_KTHREAD", "Memory", "ProcessFiles", "Reading", "Stat", "State",
+    "belongs", "carries_token", "failure_state", "last_pid", "members", "parse_rollup", "parse_stat", "parse_status",
+    "pids", "probe", "read_rollup", "read_stat",
+]  # fmt: skip
+
 #: What a status file must hold for memory to be measured here.
 NEEDED: Final = ("VmHWM", "RssAnon", "RssFile", "RssShmem", "VmSwap")
 _NEEDED_KEYS: Final = tuple(f"{name}:".encode() for name in NEEDED)
-_PROC: Final = "/proc"
 #: A status file is about 1.5 KiB; long supplementary group lists make it longer.
 _STATUS_BYTES: Final = 8192
 
@@ -56,29 +57,6 @@ class Reading(NamedTuple):
     missing: tuple[str, ...] = ()
 
 
-class Stat(NamedTuple):
-    """What /proc/PID/stat says. `state`: its letter. `start_ticks`: clock ticks from boot to its start."""
-
-    pid: int
-    name: str
-    state: str
-    ppid: int
-    session: int
-    flags: int
-    start_ticks: int
-    threads: int = 1
-
-    @property
-    def ended(self) -> bool:
-        """It holds no memory any more: a zombie, or on the way there."""
-        return self.state in "ZXx" or bool(self.flags & PF_EXITING)
-
-    @property
-    def forked(self) -> bool:
-        """It has not exec'd since its fork, so it shows its parent's pages as its own."""
-        return bool(self.flags & PF_FORKNOEXEC)
-
-
 def parse_status(data: bytes) -> Reading:
     """The memory of a status file. A process without any memory lines is a zombie only if it says so."""
     fields = dict(line.split(b":", 1) for line in data.splitlines() if b":" in line)
@@ -98,23 +76,6 @@ def parse_status(data: bytes) -> Reading:
     return Reading(State.ZOMBIE) if dead and alone else Reading(State.FIELD_MISSING, None, (*missing,))
 
 
-def parse_stat(data: bytes) -> Stat:
-    """The fields of a stat file. The name may hold blanks and brackets: everything after the last `)` is regular."""
-    head, _, tail = data.rpartition(b")")
-    pid, _, name = head.partition(b" (")
-    fields = tail.split()
-    return Stat(
-        pid=int(pid),
-        name=name.decode(errors="replace"),
-        state=fields[0].decode(),
-        ppid=int(fields[1]),
-        session=int(fields[3]),
-        flags=int(fields[6]),
-        start_ticks=int(fields[19]),
-        threads=int(fields[17]),
-    )
-
-
 def failure_state(error: OSError) -> State:
     """What an errno on /proc means: no entry or no such process is gone, no permission is denied."""
     if isinstance(error, FileNotFoundError | ProcessLookupError | NotADirectoryError):
@@ -122,11 +83,10 @@ def failure_state(error: OSError) -> State:
     return State.DENIED if isinstance(error, PermissionError) else State.FIELD_MISSING
 
 
-def read_stat(pid: int, proc: str = _PROC) -> Stat | State:
+def read_stat(pid: int, proc: str = PROC) -> Stat | State:
     """The stat of a process, or why there is none."""
     try:
-        with open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  # Path costs 6 us a call here
-            return parse_stat(file.read(2048))
+        return proc_stat.load_stat(pid, proc)
     except OSError as error:
         return failure_state(error)
     except (ValueError, IndexError):
@@ -142,7 +102,7 @@ class ProcessFiles:
 
     __slots__ = ("_last", "_status", "pid", "proc", "statm")
 
-    def __init__(self, pid: int, proc: str = _PROC) -> None:
+    def __init__(self, pid: int, proc: str = PROC) -> None:
         self.pid = pid
         self.proc = proc
         self._last = b""
@@ -184,7 +144,7 @@ class ProcessFiles:
         stat = read_stat(self.pid, self.proc)
         if isinstance(stat, State):
             return Reading(State.GONE) if stat is State.GONE else reading
-        return Reading(State.ZOMBIE) if stat.ended else reading
+        return Reading(State.ZOMBIE) if stat.leaving else reading
 
     def close(self) -> None:
         """Let go of the files."""
@@ -199,7 +159,7 @@ def parse_rollup(data: bytes) -> dict[str, int]:
     return {words[0][:-1].decode(): int(words[1]) for words in lines if len(words) == 3 and words[2] == b"kB"}
 
 
-def read_rollup(pid: int, proc: str = _PROC) -> dict[str, int] | State:
+def read_rollup(pid: int, proc: str = PROC) -> dict[str, int] | State:
     """smaps_rollup of a process; expensive (it walks the page tables). An ESRCH here does not say that it is dead."""
     try:
         numbers = parse_rollup(Path(f"{proc}/{pid}/smaps_rollup").read_bytes())
@@ -212,37 +172,25 @@ def read_rollup(pid: int, proc: str = _PROC) -> dict[str, int] | State:
     return numbers if "Pss_Anon" in numbers else State.FIELD_MISSING
 
 
-def carries_token(pid: int, token: str, proc: str = _PROC) -> bool:
+def carries_token(pid: int, token: str, proc: str = PROC) -> bool:
     """Whether the trial's token stands in the environment that the process was started with."""
-    if not token:
-        return False
-    try:
-        with open(f"{proc}/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123  # as in read_stat
-            data = file.read(1 << 20)
-    except OSError:
-        return False
-    return f"{TOKEN_VARIABLE}={token}".encode() in data.split(b"\0")
+    return bool(token) and proc_stat.token_of(pid, proc) == token
 
 
-def last_pid(proc: str = _PROC) -> int | None:
+def last_pid(proc: str = PROC) -> int | None:
     """The pid given out last in this pid namespace: unmoved means that nothing was started since. None if hidden."""
     try:
-        with open(f"{proc}/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  # as in read_stat
+        with open(f"{proc}/loadavg", "rb", buffering=0) as file:  # noqa: PTH123 - as in load_stat
             return int(file.read(128).split()[4])
     except (OSError, ValueError, IndexError):
         return None
 
 
-def pids(proc: str = _PROC) -> list[int]:
-    """Every pid that the host shows."""
-    return [int(name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208  # Path objects cost 4 times as much
-
-
 def belongs(
-    stat: Stat, *, parents: Callable[[int], bool], session: int, token: str, cgroup: frozenset[int], proc: str = _PROC
+    stat: Stat, *, parents: Callable[[int], bool], session: int, token: str, cgroup: frozenset[int], proc: str = PROC
 ) -> str | None:
     """How a process belongs to a trial: `child`, `session`, `cgroup` or `token`; None if it does not."""
-    if parents(stat.ppid):
+    if parents(stat.parent):
         return "child"
     if session > 0 and stat.session == session:
         return "session"
@@ -252,7 +200,7 @@ def belongs(
 
 
 def members(
-    root: int, *, session: int = 0, token: str = "", cgroup: Iterable[int] = (), proc: str = _PROC
+    root: int, *, session: int = 0, token: str = "", cgroup: Iterable[int] = (), proc: str = PROC
 ) -> dict[tuple[int, int], Stat]:
     """Every process of a trial by (pid, start ticks): descendants of `root`, its session, the token's bearers, and the
     cgroup's. The caller itself is never in it. One look: call again until nothing new comes when ending a tree.
@@ -274,7 +222,7 @@ def members(
         token = ""  # its bearers are all found by the first look; what is left can only be a child of theirs
 
 
-def probe(proc: str = _PROC) -> tuple[str, ...]:
+def probe(proc: str = PROC) -> tuple[str, ...]:
     """What stands in the way of measuring memory on this host, a sentence each; empty if nothing does."""
     try:
         status = Path(f"{proc}/self/status").read_bytes()

@@ -207,9 +207,9 @@ class Reaper:
     def _on_event(self, event: Fork | Exec | Exit) -> None:
         if isinstance(event, Fork):
             parent = self._live.get(event.parent)
-            if parent is not None and event.child not in self._live:
+            if parent is not None and event.pid not in self._live:
                 child = _identity(event)
-                self._live[event.child] = child
+                self._live[event.pid] = child
                 self._name(child, self._names.get(parent, "?"))
         elif event.pid in self._live:
             identity = self._live[event.pid]
@@ -217,7 +217,7 @@ class Reaper:
                 self._name(identity)
             else:
                 if identity == self.main:
-                    self.main_ended_at = event.t
+                    self.main_ended_at = event.t_ns / 1e9
                 self._record(identity, event.status, "process_events")
                 if not _is_child(event.pid):
                     del self._live[event.pid]
@@ -299,7 +299,7 @@ def _is_child(pid: int) -> bool:
 
 def _identity(event: Fork) -> Identity:
     """By /proc if the child still exists, else computed from the event's time: start times count from boot."""
-    stat = process_tree.read_stat(event.child)
-    since_boot = event.t + time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    stat = process_tree.read_stat(event.pid)
+    since_boot = event.t_ns / 1e9 + time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     ticks = int(since_boot * process_tree.TICKS_PER_S)
-    return stat.identity if stat is not None and abs(stat.start_ticks - ticks) <= 2 else Identity(event.child, ticks)
+    return stat.identity if stat is not None and abs(stat.start_ticks - ticks) <= 2 else Identity(event.pid, ticks)

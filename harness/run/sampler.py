@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from harness.run.cgroup import Gauge
+from harness.run.cgroup_gauge import Gauge
 from harness.run.kernel_events import KernelEvents
 from harness.run.tracker import STRIDE, Tracker
 

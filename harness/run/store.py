@@ -91,7 +91,11 @@ class RunFolder:
         found = [given] if given.is_dir() else sorted(results.glob(f"*/{_literal(named)}"))
         if not found:
             runs = sorted((path.parent.name for path in results.glob("*/*/plan.json")), reverse=True)
-            there = f"the latest there are {', '.join(runs[:5])}" if runs else "there are no runs there yet"
+            there = (
+                f"the latest there are {', '.join(runs[:5])}"
+                if runs
+                else "there are no runs there yet: `harness run FILE` makes one"
+            )
             raise UnknownRunError(f"no run {named!r}: neither a folder nor an id under {results}; {there}")
         if len(found) > 1:
             raise UnknownRunError(

@@ -243,7 +243,7 @@ class Tracker:
 
     def _look_for_exec(self, member: Member) -> None:
         stat = read_stat(member.pid, self.proc)
-        if isinstance(stat, Stat) and not stat.forked and not stat.ended:
+        if isinstance(stat, Stat) and not stat.forked and not stat.leaving:
             self._exec(member, time.monotonic_ns(), stat.name)
 
     def _end(self, member: Member) -> None:
@@ -293,7 +293,7 @@ class Tracker:
         self.count += 1
         self._by_pid[pid] = member
         self._others.discard(pid)
-        ppid, start, name = (stat.ppid, stat.start_ticks, stat.name) if isinstance(stat, Stat) else (0, 0, "")
+        ppid, start, name = (stat.parent, stat.start_ticks, stat.name) if isinstance(stat, Stat) else (0, 0, "")
         if parent < 0 and known and ppid in self._by_pid:
             parent = self._by_pid[ppid].index
         self.lines.append(
@@ -355,7 +355,7 @@ class Tracker:
             left = []
             for pid in new:
                 stat = read_stat(pid, self.proc)
-                if isinstance(stat, Stat) and stat.ended and told:
+                if isinstance(stat, Stat) and stat.leaving and told:
                     continue  # the kernel has told of it, or will at the next tick: it is not to be counted twice
                 if not isinstance(stat, Stat) or stat.flags & PF_KTHREAD or self._is_thread(pid):
                     self._others.add(pid)

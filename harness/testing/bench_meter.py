@@ -122,7 +122,7 @@ def ways(root: int) -> dict[str, Callable[[], object]]:  # noqa: C901  # four to
 
 
 def _ours(root: int, events: KernelEvents | None) -> Callable[[], int]:
-    tracker = Tracker(root, session=root, token="bench", proc="/proc", cgroup_procs=None, events=events)  # noqa: S106
+    tracker = Tracker(root, session=root, token="bench", proc="/proc", cgroup_procs=None, events=events)  # noqa: S106 - no secret
 
     def sample() -> int:
         tracker.tick()
@@ -167,7 +167,7 @@ def run_sampler(root: int, seconds: float, folder: Path, *, busy: bool) -> dict[
     )
     try:
         steal = _steal()
-        meter = start_meter(root_pid=root, session=root, token="bench", events_path=events, samples_path=None)  # noqa: S106
+        meter = start_meter(root_pid=root, session=root, token="bench", events_path=events, samples_path=None)  # noqa: S106 - as above
         time.sleep(seconds)
         log = meter.stop()
         stolen = _steal() - steal

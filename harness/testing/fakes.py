@@ -17,7 +17,7 @@ from harness.run.clock import stamp
 from harness.run.instruments import Instruments, Trial
 from harness.run.progress import Moment, PlainProgress
 from harness.run.stop import StopFlag
-from harness.run.trial import Now
+from harness.run.trial_types import Now
 
 #: A metric that an experiment file could define itself.
 SCORE = Metric(name="score", unit="s", better=Better.LOWER, definition="made up", source="harness.testing")

@@ -44,11 +44,7 @@ class Cells:
 def collect(experiment: Experiment, records: Sequence[TrialRecord]) -> Cells:
     """Choose the counted trials of a run. Records of arms that the experiment does not have are ignored."""
     names = experiment.names
-    by_pass: dict[int, list[TrialRecord]] = {number: [] for number in range(1, experiment.passes + 1)}
-    for record in records:
-        if not record.priming and record.arm in names:
-            by_pass.setdefault(record.pass_number, []).append(record)
-    chosen = {number: choose(by_pass[number], len(names)) for number in sorted(by_pass)}
+    chosen = counted_trials(experiment, records)
     judged = {arm: {number: cells[arm] for number, cells in chosen.items() if arm in cells} for arm in names}
     counted = {record.trial for cells in chosen.values() for record in cells.values()}
     return Cells(
@@ -62,6 +58,16 @@ def collect(experiment: Experiment, records: Sequence[TrialRecord]) -> Cells:
         work={arm: _work(judged[arm].values()) for arm in names},
         complete=all(arm in cells and not is_interrupted(cells[arm]) for cells in chosen.values() for arm in names),
     )
+
+
+def counted_trials(experiment: Experiment, records: Iterable[TrialRecord]) -> dict[int, dict[str, TrialRecord]]:
+    """The one trial that counts, by pass (planned and recorded, in order) and arm. Verdicts and figures ask here."""
+    names = experiment.names
+    by_pass: dict[int, list[TrialRecord]] = {number: [] for number in range(1, experiment.passes + 1)}
+    for record in records:
+        if not record.priming and record.arm in names:
+            by_pass.setdefault(record.pass_number, []).append(record)
+    return {number: choose(by_pass[number], len(names)) for number in sorted(by_pass)}
 
 
 def choose(records: Iterable[TrialRecord], arms: int) -> dict[str, TrialRecord]:

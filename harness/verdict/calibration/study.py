@@ -135,7 +135,7 @@ def as_records(values: Any, places: Any) -> list[TrialRecord]:
     metrics, arms, passes = values.shape
     records: list[TrialRecord] = []
     for number in range(passes):
-        for arm in sorted(range(arms), key=lambda arm, number=number: places[arm, number]):  # type: ignore[misc]
+        for arm in sorted(range(arms), key=lambda arm, number=number: places[arm, number]):  # type: ignore[misc]  # mypy cannot type the default
             ordinal = len(records) + 1
             readings = values[:, arm, number].tolist()
             records.append(
