@@ -33,6 +33,8 @@ _CGROUP_STRIDE: Final = 10
 _LATEST_STRIDE: Final = 5
 #: Lines are handed over once a second at 50 Hz.
 _FLUSH_TICKS: Final = 50
+#: Before this kernel each thread kept pages of a counter to itself (harness.measure.counter_error).
+_PER_CPU_SINCE: Final = (6, 2)
 _IN_MODIFY: Final = 0x2
 #: As in harness.events, which is not imported here: it would double the sampler's start.
 _UPTIME_MAX_S: Final = 1e9
@@ -149,6 +151,7 @@ class Sampler:
         )
         self.gauge = Gauge(config.cgroup) if config.cgroup else None
         self.period = config.period
+        self.by_thread = tuple(config.header["kernel"]) < _PER_CPU_SINCE
         self.began = time.monotonic()
         self.startup_cpu = time.process_time()
         header = {
@@ -190,6 +193,8 @@ class Sampler:
             os.pwrite(self.config.latest_fd, latest, 0)
         if tracker.ticks % _FLUSH_TICKS == 0:
             tracker.check_cgroup()
+            if self.by_thread:
+                tracker.count_threads()
             self.flush()
 
     def wait(self, deadline: float) -> bool:
@@ -219,6 +224,8 @@ class Sampler:
             tracker.lines.append(stamp)
             tracker.reset_marks()
             tracker.check_cgroup()
+            if self.by_thread:
+                tracker.count_threads()
             if (state, name) == ("end", "settle"):
                 tracker.read_pss()
             if (state, name) == ("end", "load"):

@@ -18,6 +18,7 @@ from harness.records import Failure, ProcessEnd, TrialRecord
 from harness.run import ending, owners
 from harness.run.ending import Facts
 from harness.run.engine_errors import root_exception
+from harness.run.files import STORAGE, StoreError
 from harness.run.kernel_log import KernelLog
 from harness.run.process_tree import Identity
 from harness.run.reaper import Reaper
@@ -34,7 +35,9 @@ _ENDS_KEPT: Final = 256
 
 
 def run_trial(request: TrialRequest, *, stop: Stop, watch: Callable[[Now], None]) -> TrialResult:
-    """Run one trial to its end. Never raises for anything that an arm does; nothing of the arm runs on afterwards."""
+    """Run one trial to its end. Never raises for anything that an arm does; nothing of the arm runs on afterwards.
+    Raise `StoreError` if the results take no files, before anything was started.
+    """
     trial = _Trial(request, stop, watch)
     with contextlib.ExitStack() as stack:
         stack.callback(trial.close)
@@ -76,9 +79,13 @@ class _Trial:
         self.shown = 0.0
 
     def attempt(self, station: Callable[[], None]) -> None:
-        """A fault of the harness ends the trial, never the run; the stations that clean up still run."""
+        """A fault of the harness ends the trial, never the run; the stations that clean up still run. Only results that
+        take no more files end the run: every later trial would fail of the same, and be on record as answered.
+        """
         try:
             station()
+        except StoreError:
+            raise
         except HarnessFault as fault:
             self.fault = self.fault or str(fault)
         except FileExistsError as error:
@@ -87,11 +94,16 @@ class _Trial:
             self.fault = self.fault or f"{type(error).__name__}: {error}"
 
     def open(self) -> None:
-        """Make the trial's files, each exclusively, and whoever watches over it."""
+        """Make the trial's files, each exclusively, and whoever watches over it. Raise `StoreError` where the results
+        take none: nothing of the arm runs yet.
+        """
         request = self.request
-        with request.workload_file.open("x", encoding="utf-8") as file:
-            json.dump(request.workload, file, ensure_ascii=False, allow_nan=False, indent=1)
-        request.events.open("x").close()
+        try:
+            self._make_files()
+        except OSError as error:
+            if error.errno in STORAGE:
+                raise StoreError.of(error, "make a trial's files in", request.events.parent) from error
+            raise
         self.tail = EventTail(request.events)
         folder = request.owner_dir or owners.state_dir()
         self.owner_file = owners.write_owner(request.token, run=request.run, log=request.log_name, folder=folder)
@@ -106,6 +118,12 @@ class _Trial:
             head=request.log_head,
             tail=request.log_tail,
         )
+
+    def _make_files(self) -> None:
+        request = self.request
+        with request.workload_file.open("x", encoding="utf-8") as file:
+            json.dump(request.workload, file, ensure_ascii=False, allow_nan=False, indent=1)
+        request.events.open("x").close()
 
     def launch(self) -> None:
         """Start the arm behind its meter."""
