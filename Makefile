@@ -13,7 +13,7 @@ ARMS = .venv-arms/.ready
 HARNESS = .venv/bin/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint requirements prove bench-meter calibrate aa clean
+.PHONY: help setup demo test lint requirements prove bench-meter kill-points calibrate aa clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -51,6 +51,9 @@ demo: setup ## run experiments/demo.yaml: real vLLM, a real model, verdicts (abo
 
 test: setup ## run all tests (about 15 minutes)
 	.venv/bin/python -m pytest
+
+kill-points: $(DEV) ## kill a run of real processes at 200 random points, resume, compare reports (half an hour)
+	HARNESS_KILL_POINTS=200 .venv/bin/python -m pytest -k killed_anywhere tests/test_run_real.py
 
 lint: $(DEV) ## ruff and mypy --strict
 	.venv/bin/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 
@@ -29,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Only the named command's module is imported, so that `--help` and `check` start no heavy library.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # An arm's name in an ASCII locale, and JSON wherever it goes: UTF-8. Bytes of a path stay what they were.
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     words = list(sys.argv[1:] if argv is None else argv)
     if not words:
         parser().print_help(sys.stderr)

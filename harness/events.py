@@ -11,6 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: No host runs for 30 years, so no time since boot is longer than this, in seconds; time since 1970 is.
+UPTIME_MAX_S = 1e9
+#: Kinds of event that are results: none counts after `done`.
+_RESULTS = frozenset({"metric", "iteration", "quality"})
 #: Events that are kept though they cannot be used: enough to say what was wrong.
 _UNUSABLE_KEPT = 100
 #: Levels of nesting of an event: the protocol has two, records are written by a recursive converter.
@@ -28,7 +32,9 @@ class Phase:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One repetition inside a phase. `seconds`: as the metric that reads it defines (metrics.py)."""
+    """One repetition inside a phase. `tokens_in`, `tokens_out`: counts of the request. `seconds`: from and to
+    where the metric that reads it says (metrics.py).
+    """
 
     phase: str
     tokens_in: int
@@ -61,7 +67,8 @@ class Events:
     `errors`, `qualities`, `facts`: the event objects as written. `done`: the stream held a `done` event. `malformed`:
     lines that were no events of the protocol (a torn last line counts). `unusable`: those of them that were events but
     lacked a field or held one that cannot be used, the first hundred. `open_phase`: name of the phase the stream
-    ended in, None outside any. `last_t`: largest `t` seen, CLOCK_MONOTONIC seconds.
+    ended in, None outside any. `last_t`: largest `t` seen, CLOCK_MONOTONIC seconds. `late`: results after `done`, which
+    are not used.
     """
 
     phases: tuple[Phase, ...] = ()
@@ -75,6 +82,7 @@ class Events:
     malformed: int = 0
     last_t: float | None = None
     unusable: tuple[Mapping[str, Any], ...] = ()
+    late: int = 0
 
     @property
     def open_phase(self) -> str | None:
@@ -122,6 +130,12 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def clock(value: object) -> float | None:
+    """`value` as a time of CLOCK_MONOTONIC in seconds, which counts from boot; None for what cannot be one."""
+    t = finite(value)
+    return t if t is not None and 0 <= t <= UPTIME_MAX_S else None
+
+
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
@@ -148,6 +162,7 @@ class _Reader:
         self.facts: list[Mapping[str, Any]] = []
         self.done = False
         self.malformed = 0
+        self.late = 0
         self.unusable: list[Mapping[str, Any]] = []
         self.last_t: float | None = None
 
@@ -156,17 +171,19 @@ class _Reader:
         handler = getattr(self, f"_on_{event['event']}", None) if event is not None else None
         if event is None:
             self.malformed += 1
+        elif self.done and event["event"] in _RESULTS:
+            self.late += 1
         elif handler is None:
             self.facts.append(storable(event))
         elif not handler(event):
             self.malformed += 1
             self.unusable += [event] if len(self.unusable) < _UNUSABLE_KEPT else []
-        t = finite(event.get("t")) if event is not None else None
+        t = clock(event.get("t")) if event is not None else None
         if t is not None:
             self.last_t = t if self.last_t is None else max(self.last_t, t)
 
     def _on_phase(self, event: Mapping[str, Any]) -> bool:
-        name, state, t = event.get("name"), event.get("state"), finite(event.get("t"))
+        name, state, t = event.get("name"), event.get("state"), clock(event.get("t"))
         if not isinstance(name, str) or t is None:
             return False
         if state == "begin":
@@ -226,4 +243,5 @@ class _Reader:
             malformed=self.malformed,
             last_t=self.last_t,
             unusable=tuple(self.unusable),
+            late=self.late,
         )

@@ -9,6 +9,7 @@ CLOCK_MONOTONIC nanoseconds. A process is named by its index of discovery. `V` i
     T t                               a tick begins; the lines up to the next T are its readings
     V index,hwm,anon,file,shmem,swap  a reading that differs from the one before
     W index,anon,rest                 the same at a glance: anonymous memory and the rest of what is resident
+    M index,threads                   more threads than before; kernels before 6.2 only, whose counters err by thread
     G index,state                     no reading: zombie, gone, denied, field_missing
     X index,t,name                    the process exec'd, and its name since
     D index,t,status,hwm              it ended: wait status and mark at its exit, -1 where nobody told
@@ -65,9 +66,10 @@ class MeterProcess:
 
     `forked`: when found it had not exec'd since its fork. `origin`: how it was found (`root`, `child`, `session`,
     `token`, `cgroup`, `event`). `born`: when it was forked, None if only found later. `exit_status`: as wait gives it.
-    `exit_mark`: high-water mark of
-    its resident memory at exit, since the last reset, in bytes. `max_rss`: ru_maxrss of its reaping, in bytes, over its
-    whole life and its own reaped children's: an upper bound only.
+    `exit_mark`: high-water mark of its resident memory at exit, since the last reset, in bytes. `max_rss`: ru_maxrss of
+    its reaping, in bytes, over its whole life and its own reaped children's: an upper bound only. `index`: its number
+    in this log; `parent`: that of its parent, None if the parent is none of ours. `threads`: most threads
+    seen, where it matters.
     """
 
     index: int
@@ -85,6 +87,7 @@ class MeterProcess:
     exit_status: int | None = None
     exit_mark: int | None = None
     max_rss: int | None = None
+    threads: int = 1
 
 
 class Change(NamedTuple):
@@ -269,6 +272,11 @@ class _Reader:
         shmem = min(before.shmem, other * KIB)
         file = other * KIB - shmem
         self.changes.append(before._replace(tick=self._tick, anon=anon * KIB, file=file, shmem=shmem, full=False))
+
+    def _m(self, rest: str) -> None:
+        index, threads = map(int, rest.split(","))
+        process = self.processes[index]
+        process["threads"] = max(threads, process.get("threads", 1))
 
     def _g(self, rest: str) -> None:
         index, state = rest.split(",")

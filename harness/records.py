@@ -75,6 +75,14 @@ class RootException:
     process: str | None = None
 
 
+def first_line(text: str) -> str:
+    """The first line of an evidence that says something, marked where more follows: lines and tables have no more room;
+    the whole stands in the record and in the report's section of failures.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] + (" ..." if len(lines) > 1 else "") if lines else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """A trial without a usable value. `signal`: its name (SIGILL, ...) for the reason `signal`. `evidence`: one
@@ -114,7 +122,8 @@ class PhaseMemory:
     `s_*`: sum of RssAnon over the processes (a page shared after fork counts once per process). `u_*`: unique anonymous
     memory. `*_lower`: largest reading; `*_upper`: least valid bound, None with the reason in `*_upper_missing`.
     `peak_t`: CLOCK_MONOTONIC seconds of the largest sum; `peak_process`: the process with most of it then.
-    The `max_*` fields are largest sampled sums over the tree.
+    The `max_*` fields are largest sampled sums over the tree, None where the kernel does not tell the kind. `samples`:
+    looks at the tree within the phase.
     """
 
     phase: str
@@ -135,7 +144,11 @@ class PhaseMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerCost:
-    """What sampling cost and how dense it was. Seconds; `gap_p999_s`: 99.9th percentile of the time between samples."""
+    """What sampling cost and how dense it was, seconds and counts. `samples`: looks at the tree. `cpu_s`, `wall_s`: of
+    the sampler. `period_s`: the wanted time between samples. `gap_max_s`, `gap_p999_s`: largest and 99.9th percentile
+    of the time between them, None below two samples. `seen_once`: processes with a single reading. `vanished`: gone
+    before their first reading. `unknown`: processes that lived and could not be read at some look.
+    """
 
     samples: int
     cpu_s: float

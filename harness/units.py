@@ -68,6 +68,8 @@ def format_bytes(value: float) -> str:
 def format_seconds(value: float) -> str:
     """`0.0123 -> "12.3 ms"`, `75 -> "1 min 15 s"`."""
     size = abs(value)
+    if size == 0:
+        return "0 s"
     if size >= 3600:
         return f"{int(value // 3600)} h {int(value % 3600 // 60):02d} min"
     if size >= 60:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -24,6 +25,7 @@ from harness.meterlog import (
     parse_samples,
 )
 from harness.records import PhaseMemory
+from harness.run.tracker import Tracker
 from harness.units import MIB
 
 #: A kernel whose readings are exact; its marks carry 3 x 64 pages on 2 CPUs.
@@ -310,3 +312,39 @@ def test_overlap_is_the_largest_sum_at_any_time(spans: list[tuple[int, int, int]
         (sum(part.bound or 0 for part in parts if part.begin < t + 0.5 < part.end) for t in range(15)), default=0
     )
     assert largest_overlap(parts) == slow
+
+
+def test_before_linux_6_2_every_thread_widens_the_bracket() -> None:
+    """64 pages a thread: with 8 threads the lower end gives way by 8 times as much as with one."""
+    host = replace(HOST, kernel=(5, 15))
+    one = trial(log([ok(0, 0, 500, 500), ok(3, 0, 500, 500)], [process(0)], host=host))
+    many = trial(log([ok(0, 0, 500, 500), ok(3, 0, 500, 500)], [replace(process(0), threads=8)], host=host))
+    assert one.s_lower == 500 * MIB - 64 * 4096
+    assert many.s_lower == 500 * MIB - 8 * 64 * 4096
+    assert one.s_upper is not None
+    assert many.s_upper is not None
+    assert many.s_upper - one.s_upper == 5 * 7 * 64 * 4096
+
+
+def test_threads_are_counted_and_read_back(tmp_path: Path) -> None:
+    """A process that has more threads than before says so once, and the record keeps the most."""
+    folder = tmp_path / "7"
+    folder.mkdir()
+    rest = " ".join("0" for _ in range(30))
+    (folder / "stat").write_text(f"7 (x) S 1 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 9 0 4242 {rest}\n")
+    tracker = Tracker(7, session=0, token="", proc=str(tmp_path), cgroup_procs=None, events=None)
+    tracker.count_threads()
+    tracker.count_threads()
+    assert [line for line in tracker.lines if line.startswith("M")] == ["M 0,9"]
+    assert parse_samples([*tracker.lines, "M 0,3"]).processes[0].threads == 9
+
+
+def test_case_34_huge_pages_are_recorded_at_settled() -> None:
+    """AnonHugePages of the tree, read at the end of `settle`, stand in that phase's record and in the trial's; where
+    nothing was read they are unknown, not 0.
+    """
+    readings = [ok(0, 0, 500, 500), ok(3, 0, 500, 500)]
+    assert trial(log(readings, [process(0)])).max_anon_huge is None
+    meter = log(readings, [process(0)])
+    pss = PssReading(t=meter.ticks[2], pss_anon=500 * MIB, anon_huge=400 * MIB, unknown=0)
+    assert trial(replace(meter, pss=(pss,))).max_anon_huge == 400 * MIB

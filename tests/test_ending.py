@@ -201,6 +201,21 @@ def test_stall_limit_shrinks_once_a_process_crashed(tmp_path_factory: pytest.Tem
     tail.close()
 
 
+def test_what_an_ended_arm_leaves_behind_is_no_hang(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Once the arm's own process has ended, neither `exit` nor `stall` is judged; the trial's own limit is."""
+    from harness.experiment.types import Limits
+
+    tail = _watch(tmp_path_factory, '{"event": "done"}\n')
+    tail.read(0.0)
+    watch = Watch(Limits(exit=1.0, stall=2.0, trial=9.0), 0.0)
+    kinds = []
+    for now, ended in ((5.0, False), (5.0, True), (10.0, True)):
+        overrun = watch.check(now, tail=tail, log_bytes=0, cpu_s=0.0, crashed=False, ended=ended)
+        kinds.append(overrun.kind if overrun else None)
+    assert kinds == ["exit", None, "trial"]
+    tail.close()
+
+
 def test_waiting_is_no_progress_and_work_is(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Polling at 1 % of a core for the stall limit is a stall; 5 % is work."""
     from harness.experiment.types import Limits

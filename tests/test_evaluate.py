@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.events import Events, parse
@@ -389,6 +389,7 @@ _EVENTS = st.builds(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy host draws examples slowly
 @given(st.lists(_EVENTS, max_size=6))
 def test_no_stream_of_events_breaks_the_evaluation(events: list[dict[str, Any]]) -> None:
     """Whatever an arm writes, the trial becomes a record that strict JSON can hold."""

@@ -59,4 +59,4 @@ def test_the_messages_of_the_page_are_those_that_are_printed() -> None:
     """The error examples are what the code says, to the letter."""
     with pytest.raises(ExperimentError) as caught:
         loads(WRONG, "x.yaml")
-    assert str(caught.value) == blocks("text")[0].strip()
+    assert str(caught.value) == blocks("text")[-1].strip()

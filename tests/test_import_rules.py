@@ -128,6 +128,16 @@ def test_every_part_has_its_line_in_the_table() -> None:
     assert {part_of(path) for path in FILES} == ALLOWED.keys()
 
 
+def test_the_page_on_the_architecture_says_what_these_rules_say() -> None:
+    """docs/architecture.md lists every part but the entry points, with what it may import and whether it is pure."""
+    rows = re.findall(
+        r"^\| `(\w+)` \| .* \| (pure|effects) \| (.*) \|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE
+    )
+    said = {part: (kind == "pure", set(re.findall(r"`(\w+)`", allowed))) for part, kind, allowed in rows}
+    inner = ALLOWED.keys() - {"__main__", "__init__"}
+    assert said == {part: (part in PURE, ALLOWED[part] - {part}) for part in inner}
+
+
 def modules_behind(path: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
     """Every module from outside the harness that a file needs, with the file of ours that imports it."""
     if path in seen:

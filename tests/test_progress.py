@@ -8,6 +8,7 @@ import pty
 import select
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def test_time_left_is_each_arms_median_and_the_others_for_an_arm_without_one() -
 
 def test_moments_and_outcomes_in_words() -> None:
     """Unknown memory is said to be unknown, and a declared failure is told from another."""
-    assert describe(now()) == "starting, memory unknown yet, 0.0 us"
+    assert describe(now()) == "starting, memory unknown yet, 0 s"
     assert describe(now(phase="load", memory_bytes=3 << 29, elapsed_s=75)) == "load, 1.50 GiB, 1 min 15 s"
     assert outcome(record("a", 2)).strip() == "a: ok in 2.00 s"
     assert outcome(record("a", 2, Reason.TIMEOUT)).strip() == "a: timeout in load: no end within 30 s"
@@ -117,3 +118,11 @@ def test_rich_loads_only_for_a_terminal() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_evidence_of_several_lines_is_cut_to_its_first() -> None:
+    """One trial, one line: more than the first line of an evidence stands in the record and the report alone."""
+    failed = record("a", 2, Reason.CONFIG_REJECTED)
+    assert failed.failure is not None
+    long = replace(failed, failure=replace(failed.failure, evidence="ValidationError: 1 error\nValue error\n"))
+    assert outcome(long).strip() == "a: config_rejected in load: ValidationError: 1 error ..."

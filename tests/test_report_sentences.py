@@ -175,3 +175,23 @@ def test_equivalence_stands_on_the_interval_that_was_tested() -> None:
     found = sentences.verdict_sentence(tested)
     assert "the 90 % interval of their ratio, 0.9930 to 1.004, lies inside" in found
     assert "0.985" not in found
+
+
+@pytest.mark.parametrize(
+    ("expected", "total", "words"),
+    [(0, 1, "not as expected"), (1, 1, "as expected"), (0, 3, "none of them as expected"),
+     (3, 3, "all of them as expected"), (2, 3, "2 of them as expected")],
+)  # fmt: skip
+def test_how_many_failures_were_expected(expected: int, total: int, words: str) -> None:
+    """A count that reads as a sentence, for one failure too."""
+    assert sentences.as_expected(expected, total) == words
+
+
+def test_a_hopeless_number_of_passes_is_no_advice() -> None:
+    """A difference that 137,158 passes would resolve is said to be too small, not to need them."""
+    refused = replace(
+        verdict(REGISTRY["load_s"], Refused((Refusal(Code.SPREADS_OVERLAP, "x", "y"),)), 0.99, 1.01),
+        passes_needed=137_158,
+    )
+    assert "137158" not in sentences.power_words(refused)
+    assert "too small for any number of passes" in sentences.power_words(refused)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -179,3 +180,122 @@ def test_case_06_three_runs_at_once_take_turns(tmp_path: Path) -> None:
     with started(tmp_path, file) as one, started(tmp_path, file) as two, started(tmp_path, file) as three:
         assert [process.wait(120) for process in (one, two, three)] == [0, 0, 0]
     assert [story(folder) for folder in runs(tmp_path)] == [["ok"] * 6] * 3
+
+
+#: How often a run of real processes is killed. Each costs two starts of it, so the long way is `make kill-points`.
+KILLS = int(os.environ.get("HARNESS_KILL_POINTS", "6"))
+
+
+def finished(tmp_path: Path, file: Path, run: str | None = None) -> None:
+    """Run, or resume, to the end."""
+    with started(tmp_path, file, run) as process:
+        said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+
+
+def reported(tmp_path: Path, folder: RunFolder) -> dict[str, object]:
+    """`harness report RUN --json` without the run's id."""
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "report", str(folder.path), "--json"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "HARNESS_CACHE": str(tmp_path / "cache")},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    found: dict[str, object] = json.loads(done.stdout)
+    assert found.pop("run") == folder.run
+    return found
+
+
+def test_case_04_a_real_run_killed_anywhere_reports_what_an_undisturbed_one_does(tmp_path: Path) -> None:
+    """SIGKILL at random moments of real runs, also before the first trial and while resuming: every record that was
+    whole is there unchanged, no arm is left, the resumed run finishes, and its report is the undisturbed one's.
+    """
+    quiet, chance = tmp_path / "quiet", random.Random(20261201)
+    quiet.mkdir()
+    file = experiment(tmp_path, a=["ok", "0.05", "100"], b=["ok", "0.05", "120"])
+    began = time.monotonic()
+    finished(quiet, file)
+    took = time.monotonic() - began
+    expected = reported(quiet, runs(quiet)[0])
+    for point in range(KILLS):
+        here = tmp_path / f"{point}"
+        here.mkdir()
+        before: tuple[object, ...] = ()
+        for _ in range(chance.choice((1, 1, 2))):
+            there = runs(here)
+            with started(here, file, there[0].run if there else None) as process:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(chance.uniform(0, took))
+                process.kill()
+                process.wait()
+            now = runs(here)[0].records().records if runs(here) else ()
+            assert now[: len(before)] == before, f"point {point}: a record of before is gone or changed"
+            before = now
+        until(lambda here=here: not alive(here), 20)  # type: ignore[misc] # a default binds the loop's own folder
+        there = runs(here)
+        finished(here, file, there[0].run if there else None)
+        recorded = runs(here)[0].records()
+        assert (recorded.records[: len(before)], recorded.damaged) == (before, False)
+        assert reported(here, runs(here)[0]) == expected, f"point {point}"
+        assert alive(here) == []
+
+
+@contextmanager
+def mounted(folder: Path, *words: str) -> Iterator[Path]:
+    """The folder with something mounted on it; skips where that is not allowed."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *words, str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_case_07_a_full_file_system_stops_with_a_message(tmp_path: Path) -> None:
+    """Results on a tmpfs of 2 MB and arms that log 1 MB: the run stops with 1 and names the full disk; every record on
+    it can be read; no arm is left; with room again a resume finishes.
+    """
+    file = experiment(tmp_path, a=["chatty", "700000"], b=["chatty", "700000"])
+    with mounted(tmp_path / "results", "-t", "tmpfs", "-o", "size=2m", "tmpfs") as results:
+        with started(tmp_path, file) as process:
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 1, said
+        assert "ENOSPC" in said
+        assert "Remedy" in said
+        assert alive(tmp_path) == []
+        recorded = runs(tmp_path)[0].records()
+        assert (bool(recorded.records), recorded.damaged) == (True, False)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(results)], check=True)
+        finished(tmp_path, file, runs(tmp_path)[0].run)
+        after = runs(tmp_path)[0].records()
+        assert after.records[: len(recorded.records)] == recorded.records
+        assert {(one.arm, one.pass_number) for one in after.records if one.usable} == {
+            (arm, number) for arm in "ab" for number in (1, 2, 3)
+        }
+
+
+def test_case_07_results_that_become_read_only_half_way(tmp_path: Path) -> None:
+    """The results turn read-only in pass 2: the run stops with 1 and names it, what was stored stays, no arm is left,
+    and once they can be written again a resume finishes.
+    """
+    file = experiment(tmp_path, a=["ok", "0.2"], b=["ok", "0.2"])
+    results = tmp_path / "results"
+    with started(tmp_path, file) as process:
+        folder = folder_of(process, tmp_path)
+        until(lambda: len(folder.records().records) >= 2)
+        with mounted(results, "--bind", str(results)):
+            subprocess.run(["mount", "-o", "remount,bind,ro", str(results)], check=True)
+            _, said = process.communicate(timeout=60)
+            assert process.returncode == 1, said
+            assert "EROFS" in said
+            assert alive(tmp_path) == []
+            before = folder.records()
+            assert (len(before.records) >= 2, before.damaged) == (True, False)
+    with started(tmp_path, file, folder.run) as process:
+        process.communicate(timeout=60)
+        assert process.returncode in (0, 3)  # 3: the arm that ran just then could not report, and failed for it
+    after = folder.records()
+    assert after.records[: len(before.records)] == before.records
+    assert len(after.records) == 6
+    assert len([one for one in after.records if one.usable]) >= 5

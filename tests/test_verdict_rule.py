@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from verdict_runs import EXACT, PERPLEXITY, SCORE, Cell, experiment, place, record, run
 
 from harness.experiment.types import Arm, Claim, ClaimKind, Expectation, Experiment, Precision, Rule
-from harness.metrics import REGISTRY, Better, Kind
+from harness.metrics import REGISTRY, Better, Kind, Metric
 from harness.records import MemoryRecord, PhaseMemory, Reason, TrialRecord, Value
 from harness.units import format_quantity
 from harness.verdict import judge
@@ -460,6 +460,38 @@ def test_mapped_weights_do_not_pass_for_saved_memory() -> None:
     plan = experiment(["a", "b"], 6, metrics=[metric])
     assert codes(only(judge(plan, with_files(600), {}))) == {"not_comparable"}
     assert only(judge(plan, with_files(100), {})).outcome == Ranked("b")
+
+
+def test_a_few_mapped_libraries_blind_no_control() -> None:
+    """Two arms of one configuration, 1 MiB of anonymous memory and 13 MiB of files apart: no ranking and no
+    equivalence, but the control guards the metric; below the metric's resolution files count for nothing.
+    """
+    metric = REGISTRY["settled_rss_anon"]
+    mib = 2**20
+    table: dict[str, list[Cell]] = {
+        "a": [{"settled_rss_anon": 1000.0 * mib + i * mib} for i in range(6)],
+        "b": [{"settled_rss_anon": 1001.0 * mib - i * mib} for i in range(6)],
+    }
+
+    def with_files(amount: int) -> list[TrialRecord]:
+        phase = PhaseMemory(phase="settle", samples=9, max_rss_file=amount)
+        none = PhaseMemory(phase="settle", samples=9, max_rss_file=0)
+        return [
+            replace(r, memory=MemoryRecord(backend="none", phases=(phase if r.arm == "b" else none,)))
+            for r in run(table)
+        ]
+
+    plan = replace(experiment(["a", "b"], 6, metrics=[metric]), control=("a", "b"))
+    hidden = judge(plan, with_files(13 * mib), {})
+    assert "not_comparable" in codes(only(hidden))
+    assert not any("could not be judged" in note for note in hidden.notes)
+    assert "not_comparable" not in codes(only(judge(plan, with_files(metric_resolution(metric)), {})))
+
+
+def metric_resolution(metric: Metric) -> int:
+    """The smallest difference that a reading shows, bytes."""
+    assert metric.resolution is not None
+    return int(metric.resolution)
 
 
 def test_exact_metrics_are_compared_exactly() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,11 @@ class Judged:
     def table(self) -> str:
         """The verdicts for a terminal: colours where standard output is one."""
         return verdict_table(
-            self.data.experiment, self.judgement, passes=self.data.passes, terminal=sys.stdout.isatty()
+            self.data.experiment,
+            self.judgement,
+            passes=self.data.passes,
+            terminal=sys.stdout.isatty(),
+            width=shutil.get_terminal_size((120, 24)).columns,
         )
 
 

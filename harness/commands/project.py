@@ -8,9 +8,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Project:
-    """The checkout (or any folder with `experiments/`) that a command works in; without one, the current folder."""
+    """The checkout (or any folder with `experiments/`) that a command works in; without one, the current folder.
+
+    `found`: there is one. A folder that is no project has no analysis/: reports go to the results folder.
+    """
 
     root: Path
+    found: bool = True
 
     @property
     def results(self) -> Path:
@@ -28,7 +32,8 @@ class Project:
 
     def report_folder(self, results: Path) -> Path:
         """Reports of the project's own runs go to analysis/; of runs elsewhere into their own results folder."""
-        return self.analysis if results.resolve() == self.results.resolve() else results
+        own = self.found and results.resolve() == self.results.resolve()
+        return self.analysis if own else results
 
 
 def find_project(start: Path) -> Project:
@@ -36,4 +41,4 @@ def find_project(start: Path) -> Project:
     for folder in (start, *start.parents):
         if (folder / "pyproject.toml").is_file() and (folder / "experiments").is_dir():
             return Project(folder)
-    return Project(start)
+    return Project(start, found=False)

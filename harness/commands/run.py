@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -57,18 +58,32 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Run the experiment, or go on with an interrupted run of it; the answer is the verdict table."""
     project = find_project(Path.cwd())
     progress = progress_for(sys.stderr)
+    results = project.results_folder(arguments.results)
     experiment = experiments.read(arguments.file, passes=arguments.passes)
-    if arguments.resume:  # a run that is not there is told before a model is made for it
-        open_run(arguments.resume, project.results_folder(arguments.results))
+    if arguments.resume:
+        experiment = as_started(experiment, arguments, open_run(arguments.resume, results))
     prepared = prepared_for(
         experiment,
         make_plan(experiment, experiments.seed_of(experiment, arguments.seed)),
         project,
-        project.results_folder(arguments.results),
+        results,
         beside=Path(arguments.file).resolve().parent,
         progress=progress,
     )
     return started(prepared, arguments.resume, project, progress)[0]
+
+
+def as_started(experiment: Experiment, arguments: argparse.Namespace, folder: RunFolder) -> Experiment:
+    """The experiment under what the command line said when the run started, where it says nothing now.
+
+    The file kept in the run's own folder has lost its name; `--passes` was never in the file.
+    """
+    recorded = folder.head().experiment
+    if Path(arguments.file).resolve() == (folder.path / "experiment.yaml").resolve():
+        experiment = replace(experiment, name=recorded.name)
+    if arguments.passes is None and experiment.text == recorded.text:
+        experiment = replace(experiment, passes=recorded.passes)
+    return experiment
 
 
 def prepared_for(
@@ -221,6 +236,6 @@ def answer(end: RunEnd, folder: RunFolder, project: Project) -> Answer:
     code = one.exit_code
     if end.end is End.INTERRUPTED:
         code = code if code in {Exit.CLAIM_CONTRADICTED, Exit.TRIALS_FAILED} else Exit.INTERRUPTED
-        again = f"harness run {folder.path / 'experiment.yaml'} --resume {folder.path}"
+        again = shlex.join(["harness", "run", str(folder.path / "experiment.yaml"), "--resume", str(folder.path)])
         return Answer(code, out=said, err=f"interrupted: {end.why}\nto go on: {again}")
     return Answer(code, out=said)

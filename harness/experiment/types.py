@@ -95,9 +95,10 @@ class ClaimKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement made in advance. `op`: one of `>=`, `<=`, `>`, `<` (empty where the kind has none). `value`: a ratio,
-    base units for a difference, a fraction (0.01 for 1 %) for an equivalence. `host`: conditions the host must meet
-    (`isa`: list of CPU flags; `cores`: least number) for the claim to be judged at all. `text`: as written.
+    """A statement made in advance: of `arm` against `versus` on `metric`. `op`: one of `>=`, `<=`, `>`, `<` (empty
+    where the kind has none). `value`: a ratio, base units for a difference, a fraction (0.01 for 1 %) for an
+    equivalence. `host`: conditions the host must meet (`isa`: list of CPU flags; `cores`: least number) for the claim
+    to be judged at all. `text`: as written.
     """
 
     id: str
@@ -137,9 +138,12 @@ class Precision:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One question, resolved. `name`: the file's stem. `seed`: None until one is drawn for a run. `margins`: metric
-    name to fraction. `disturbance`: threshold by counter name; empty means recorded, never a failure.
-    `text`: the file as read, so that a run can be repeated from its own folder.
+    """One question, resolved. `name`: the file's stem. `seed`: None until one is drawn for a run. `arms`: in the file's
+    order, the control behind the arm that it repeats. `workload`: by part (`prefill`, ...), defaults filled in.
+    `baseline`: the arm that ratios are stated against, None for pairs only. `control`: the arm and its repetition.
+    `margins`: metric name to fraction. `disturbance`: threshold by counter name, in the counter's unit; empty means
+    recorded, never a failure. `repeat_passes`: most repetitions of spoilt passes in all. `precision`: None where no
+    passes are added. `text`: the file as read, so that a run can be repeated from its own folder.
     """
 
     name: str

@@ -116,4 +116,6 @@ def _notes(values: Mapping[str, Value], events: Events) -> tuple[str, ...]:
             notes.append(f"{name} drifts within the trial: first to last third {change}; its warm-up may be too short")
     if events.malformed:
         notes.append(f"{events.malformed} lines of the event stream were no usable events")
+    if events.late:
+        notes.append(f"{events.late} results after `done` were not used")
     return tuple(notes)

@@ -102,7 +102,8 @@ def _phase(meter: MeterLog, line: Timeline, name: str, spans: Sequence[Span], *,
     s_lower, peak = _largest(line.sums, ticks)
     u_lower, _ = _largest(line.unique, ticks)
     if s_lower is not None and peak is not None:
-        error = counter_error(meter.host.kernel, meter.host.cpus, meter.host.page).reading * line.counts[peak]
+        threads = max((process.threads for process in meter.processes), default=1)
+        error = counter_error(meter.host.kernel, meter.host.cpus, meter.host.page, threads).reading * line.counts[peak]
         s_lower = max(0, s_lower - error)
         u_lower = max(0, u_lower - error) if u_lower is not None else None
     s_upper, s_why = _s_upper(line, intervals, spans)

@@ -137,7 +137,7 @@ class _Track:
         self.ticks = meter.ticks
         self.rows = _last_of_each_tick(changes)
         self.resets = {boundary.tick for boundary in meter.boundaries}
-        error = counter_error(meter.host.kernel, meter.host.cpus, meter.host.page)
+        error = counter_error(meter.host.kernel, meter.host.cpus, meter.host.page, self.process.threads)
         self.error = error.mark + 2 * error.reading  # the mark's, and those of file and shared pages taken off it
         self.first = self.rows[0].tick if self.rows else len(self.ticks)
         self.gone = next((row.tick for row in self.rows if row.state in ("gone", "zombie")), None)

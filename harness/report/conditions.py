@@ -32,11 +32,12 @@ def arms_section(data: RunData, judgement: Judgement) -> str:
                 f"{judged.ok} of {data.passes}" if judged is not None else f"0 of {data.passes}",
                 str(judged.failed) if judged is not None else "",
                 str(as_expected),
-                escape("; ".join(judged.flags)) if judged is not None else "",
             ]
         )
-    header = ["arm", "role", "ok", "failed", "failed as expected", "flags"]
-    return f"## Arms\n\n{table(header, rows, right=[2, 3, 4])}\n\n{_differences(data)}"
+    flagged = [flag for arm in judgement.arms.values() for flag in arm.flags]
+    flags = "\n".join(f"- {escape(flag)}." for flag in flagged) + "\n\n" if flagged else ""
+    header = ["arm", "role", "ok", "failed", "failed as expected"]
+    return f"## Arms\n\n{table(header, rows, right=[2, 3, 4])}\n\n{flags}{_differences(data)}"
 
 
 def _role(data: RunData, arm: Arm) -> str:
@@ -121,7 +122,7 @@ def _position_row(data: RunData, metric: str) -> list[str]:
     for record in usable:
         if middle[record.arm]:
             at.setdefault(record.position, []).append(record.values[metric].value / middle[record.arm])
-    if len(at) < 2:
+    if len(at) < 2 or max(map(len, values.values())) < 2:  # one value is its own median: 1.000 everywhere
         return []
     cells = [significant(median(at[place])) if place in at else "" for place in range(1, max(at) + 1)]
     return [escape(metric), *cells]

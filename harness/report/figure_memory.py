@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Points kept per curve, two (lowest, highest) a bin: a panel is about 400 pixels wide, and no peak may be lost.
 _BINS: Final = 500
 #: Phases narrower than this share of the axis get a band but no name.
-_NARROW: Final = 0.035
+_NARROW: Final = 0.022
 _BANDS: Final = ("#E8F1F7", "#FAF5EA")
 _UPPER: Final = "#D55E00"
 
@@ -106,14 +106,32 @@ def _bands(axes: Axes, record: TrialRecord) -> None:
     """Shade the phases; names stand at the top, those of narrow phases are left out."""
     length = axes.get_xlim()[1]
     for place, phase in enumerate(record.phases):
-        begin, end = phase.begin - record.began, (phase.end or record.ended) - record.began
+        # A driver's clock may be off by years: only what lies in the trial is drawn.
+        begin = max(phase.begin, record.began) - record.began
+        end = min(phase.end or record.ended, record.ended) - record.began
+        if end <= begin:
+            continue
         axes.axvspan(begin, end, color=_BANDS[place % 2], linewidth=0, zorder=0)
+        begin, end = _own(record, place, begin, end)
         if length > 0 and (end - begin) / length >= _NARROW:
             tall = 90 if (end - begin) / length < 0.016 * len(phase.name) + 0.02 else 0
             axes.text(
                 (begin + end) / 2, 0.985, phase.name, transform=axes.get_xaxis_transform(), ha="center", va="top",
                 fontsize=7.5, rotation=tall, color="#444444",
             )  # fmt: skip
+
+
+def _own(record: TrialRecord, place: int, begin: float, end: float) -> tuple[float, float]:
+    """Where a phase's name stands: the longer end of it that no phase inside it (compile in load) covers."""
+    inside = [
+        (phase.begin - record.began, (phase.end or record.ended) - record.began)
+        for phase in record.phases[place + 1 :]
+        if begin <= phase.begin - record.began < end
+    ]
+    if not inside:
+        return begin, end
+    before, after = (begin, min(at for at, _ in inside)), (min(end, max(to for _, to in inside)), end)
+    return max(before, after, key=lambda piece: piece[1] - piece[0])
 
 
 def _peak(axes: Axes, record: TrialRecord, divisor: float, unit: str) -> None:

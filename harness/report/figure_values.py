@@ -56,8 +56,9 @@ def draw_values(data: RunData, metric: Metric, path: Path) -> bool:
         better = "lower" if metric.better is Better.LOWER else "higher"
         axes.set_ylabel(f"{visible(unit)} ({better} is better)", fontsize=9)
         made.suptitle(_title(metric, columns), x=0.01, ha="left", fontsize=11, fontweight="bold")
+        passes = "pass 1" if data.passes == 1 else f"passes 1 to {data.passes} from left to right"
         axes.set_title(
-            f"passes 1 to {data.passes} from left to right; band: spread; dashed: median; x: failed; axis not from 0",
+            f"{passes}; band: spread; dashed: median; x: failed; axis not from 0",
             fontsize=8.5, fontweight="normal", color="#555555",
         )  # fmt: skip
         canvas.save(made, path)
@@ -84,7 +85,7 @@ def _title(metric: Metric, columns: list[dict[int, float]]) -> str:
     pairs = list(combinations(spreads, 2))
     overlapping = sum(first[0] <= second[1] and second[0] <= first[1] for first, second in pairs)
     name = canvas.label(metric.name, 40)
-    if not pairs:
+    if not pairs or min(len(column) for column in columns if column) < 2:  # one value is no spread
         return f"{name}: every trial"
     if overlapping == 0:
         return f"{name}: the spreads of all arms are disjoint"

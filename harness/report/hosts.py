@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, Final
 
 from harness.report.data import RunData
-from harness.report.text import count, escape, named, quantity, significant, table
+from harness.report.text import count, escape, named, percent, quantity, significant, table
 from harness.units import format_seconds
 
 #: Facts that a reader asks for first, by dotted path; all others stand folded below them.
@@ -39,7 +39,7 @@ def disturbance_section(data: RunData) -> str:
         [
             escape(name),
             _counter(name, median(value for value, _ in found)),
-            f"{_counter(name, max(found)[0])} ({escape(max(found)[1])})",
+            _worst(name, *max(found)),
             _counter(name, thresholds[name]) if name in thresholds else "recorded only",
         ]
         for name, found in sorted(known.items())
@@ -57,8 +57,18 @@ def _disturbed(over: int, total: int, judged: bool) -> str:
     return f"{over} of {count(total, 'trial')} went over a threshold that the experiment states."
 
 
+def _worst(name: str, value: float, trial: str) -> str:
+    return f"{_counter(name, value)} ({escape(trial)})" if value else "0 in every trial"
+
+
 def _counter(name: str, value: float) -> str:
-    return format_seconds(value) if name.endswith("_s") else significant(value)
+    if name.endswith("_bytes"):
+        return quantity(value, "B")
+    if name.endswith("_fraction"):
+        return percent(value)
+    if name.endswith("_s"):
+        return format_seconds(value)
+    return f"{value:,.0f}" if value >= 1000 else significant(value)
 
 
 def host_section(data: RunData) -> str:

@@ -7,12 +7,12 @@ from urllib.parse import quote
 
 from harness.experiment.types import Experiment, Rule
 from harness.metrics import Better, Metric
-from harness.records import TrialRecord
+from harness.records import TrialRecord, first_line
 from harness.report import conditions, hosts, sentences
 from harness.report.compared import absence, compared, grouped, nowhere, places, without
 from harness.report.data import RunData
 from harness.report.memory import memory_section
-from harness.report.text import alike, count, escape, first_line, listed, named, quantity, quoted, table
+from harness.report.text import alike, count, escape, listed, named, quantity, quoted, table
 from harness.verdict.types import Judgement, PairVerdict, Refused
 
 #: Figure names by what they show: `memory`, `values-<metric>`, `intervals-<metric>`, `matrix-<metric>`.
@@ -106,7 +106,7 @@ def _answer(data: RunData, judgement: Judgement) -> str:
                 escape(claim.id),
                 escape(texts.get(claim.id, "")),
                 f"**{claim.verdict.value.replace('_', ' ')}**",
-                escape(claim.why),
+                escape(claim.why.removeprefix(f"{texts.get(claim.id, '')}: ")),
             ]
             for claim in judgement.claims
         ]
@@ -231,10 +231,12 @@ def _failures(judgement: Judgement) -> str:
         for rows in groups
     ]
     whole = dict.fromkeys((rows[0].arm, rows[0].evidence) for rows in groups if len(rows[0].evidence.splitlines()) > 1)
-    head = f"{count(total, 'trial')} failed, {expected} of them as expected. What each reason means, and what it does"
+    head = f"{count(total, 'trial')} failed, {sentences.as_expected(expected, total)}."
+    means = "What each reason means, and what it does not mean: docs/failures.md. What each trial"
+    means += " printed lies in logs/ of the run's folder, by trial and arm."
     body = table(["arm", "where", "reason", "evidence", "pass repeated"], lines)
     in_full = [f"{escape(arm)}, in full:\n\n{quoted(evidence)}" for arm, evidence in whole]
-    return "\n\n".join(["## Failures", f"{head} not mean: docs/failures.md.", body, *in_full])
+    return "\n\n".join(["## Failures", f"{head} {means}", body, *in_full])
 
 
 def _rerun(data: RunData) -> str:

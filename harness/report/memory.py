@@ -30,7 +30,7 @@ def memory_section(data: RunData, figure: str | None) -> str:
     if figure is not None:
         parts.append(f"![memory over time by phase, one panel an arm]({quote(figure)})")
     parts += [
-        table(_PEAK_HEAD, [_peak_row(data, name, found) for name, found in by_arm.items()], right=[3, 4, 5, 6]),
+        _peaks(data, by_arm),
         table(_OTHER_HEAD, [_other_row(name, found) for name, found in by_arm.items()], right=range(1, 6)),
         *_double_counted(by_arm),
         _cost(by_arm),
@@ -40,7 +40,7 @@ def memory_section(data: RunData, figure: str | None) -> str:
 
 Trials = Sequence[tuple[TrialRecord, MemoryRecord]]
 
-_PEAK_HEAD = ["arm", "peak S, largest trial", "where", "settled", "after trim", "Pss_Anon at settled", "n of k passes"]
+_LEVELS = {"settled": "settled", "trimmed": "after trim", "pss_anon_settled": "Pss_Anon at settled"}
 _OTHER_HEAD = ["arm", "U (unique), largest", "RssShmem", "RssFile", "swap", "huge pages", "back end"]
 
 
@@ -52,12 +52,20 @@ def _usable(data: RunData, arm: str) -> Trials:
     ]
 
 
-def _peak_row(data: RunData, name: str, found: Trials) -> list[str]:
+def _peaks(data: RunData, by_arm: dict[str, Trials]) -> str:
+    """The table of peaks and levels; a level that no arm has (no metric asked for it) takes no column."""
+    asked = [key for key in _LEVELS if any(memory.levels.get(key) for found in by_arm.values() for _, memory in found)]
+    head = ["arm", "peak S, largest trial", "where", *(_LEVELS[key] for key in asked), "n of k passes"]
+    rows = [_peak_row(data, name, found, asked) for name, found in by_arm.items()]
+    return table(head, rows, right=range(3, len(head)))
+
+
+def _peak_row(data: RunData, name: str, found: Trials, asked: Sequence[str]) -> list[str]:
     peaks = [(record, memory, whole) for record, memory in found if (whole := memory.phase("trial")) is not None]
     top = max(peaks, key=lambda peak: peak[2].s_lower or 0, default=None)
     peak = bracket(top[2]) if top is not None else "no usable trial"
     where = _where(top[0], top[1], top[2]) if top is not None else ""
-    levels = [_level(found, key) for key in ("settled", "trimmed", "pss_anon_settled")]
+    levels = [_level(found, key) for key in asked]
     return [escape(name), peak, escape(where), *levels, f"{len(found)} of {data.passes}"]
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from harness.experiment.types import Rule
 from harness.metrics import Better, Kind, Metric
+from harness.records import first_line
 from harness.report.compared import places
-from harness.report.text import alike, count, finite, first_line, named, percent, significant, span
+from harness.report.text import alike, count, finite, named, percent, significant, span
 from harness.verdict.types import (
     Code,
     Equivalent,
@@ -171,6 +172,8 @@ def within_words(verdict: PairVerdict) -> str:
     ratio, interval = known_ratio(verdict), known_interval(verdict)
     first, second = named(verdict.a), named(verdict.b)
     wins = f"{first} was better in {verdict.within.a_better} of {count(verdict.within.passes, 'pass', 'passes')}"
+    if ratio is not None and isinstance(verdict.interval, Unknown) and isinstance(verdict.smallest_effect, Unknown):
+        return f"Within passes: {wins}; ratio {first}/{second} {significant(ratio)}."  # power_words says the rest
     if ratio is None:
         why = verdict.ratio.why if isinstance(verdict.ratio, Unknown) else "it is no finite number"
         return f"Within passes: {wins}; no ratio {first}/{second}: {why}."
@@ -191,6 +194,8 @@ def remedies(verdict: PairVerdict, rule: Rule) -> tuple[str, ...]:
 
 def power_words(verdict: PairVerdict) -> str:
     """The smallest effect this run could have shown, and the passes that the difference seen would need."""
+    if isinstance(verdict.interval, Unknown) and isinstance(verdict.smallest_effect, Unknown):
+        return f"No interval, no smallest difference that could have been shown: {verdict.interval.why}."
     smallest = finite(verdict.smallest_effect)
     if smallest is not None:
         effect = f"The smallest difference this run could have shown is {percent(smallest)}"
@@ -260,6 +265,14 @@ def failure_sentence(rows: Sequence[FailureRow]) -> str:
     instead = " The pass was repeated; this trial is not in the figures." if failure.replaced else ""
     why = sentence(first_line(failure.evidence))
     return f"{named(failure.arm)} {how} in {places(rows)} ({failure.reason}): {why}{instead}"
+
+
+def as_expected(expected: int, total: int) -> str:
+    """`all of them as expected`, `7 of them as expected`; of a single one, `as expected` or `not as expected`."""
+    if total == 1:
+        return "as expected" if expected else "not as expected"
+    words = {0: "none", total: "all"}
+    return f"{words.get(expected, str(expected))} of them as expected"
 
 
 def _lower_first(text: str) -> str:

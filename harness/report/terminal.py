@@ -6,7 +6,7 @@ from io import StringIO
 
 from harness.experiment.types import Experiment
 from harness.report.compared import absence, compared, grouped, nowhere
-from harness.report.sentences import claim_sentence, failure_sentence, headline, ratio_cell, value_cell
+from harness.report.sentences import as_expected, claim_sentence, failure_sentence, headline, ratio_cell, value_cell
 from harness.report.text import count, named, visible
 from harness.verdict.types import ArmSummary, ClaimVerdict, Judgement, PairVerdict, Ranked, Refused
 
@@ -61,8 +61,10 @@ def _rest(experiment: Experiment, judgement: Judgement, passes: int) -> list[str
         lines += ["", "claims", *(f"  {claim_sentence(claim)}" for claim in judgement.claims)]
     if judgement.failures:
         expected = sum(failure.expected for failure in judgement.failures)
-        lines += ["", f"{count(len(judgement.failures), 'failure')}, {expected} of them as expected"]
+        lines += ["", f"{count(len(judgement.failures), 'failure')}, {as_expected(expected, len(judgement.failures))}"]
         lines += [f"  {visible(failure_sentence(rows))}" for rows in grouped(judgement.failures)]
+    if any(not failure.expected for failure in judgement.failures):
+        lines.append("  what each trial printed: logs/ in the run's folder, by trial and arm")
     if not judgement.complete and not any("not complete" in note for note in judgement.notes):
         lines += ["", "the run is not complete: not every planned trial has a record"]
     if judgement.notes:
@@ -79,25 +81,27 @@ def _rich(experiment: Experiment, judgement: Judgement, passes: int, width: int)
     parts: list[Table | Text] = []
     shown = _shown(experiment, judgement)
     for metric in experiment.metrics if shown else ():
-        arms = Table(title=Text(metric.name, style="bold"), title_justify="left", box=SIMPLE_HEAD)
+        arms = Table(title=Text(metric.name, style="bold"), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
         arms.add_column("arm")
         arms.add_column("median (lowest to highest), n of k passes")
         arms.add_column("failed", justify="right")
         for name, arm in shown.items():
             figures = value_cell(arm.metrics.get(metric.name), metric, passes)
             arms.add_row(Text(visible(name)), Text(figures), Text(str(arm.failed), style="red" if arm.failed else ""))
-        pairs = Table(box=SIMPLE_HEAD)
+        pairs = Table(box=SIMPLE_HEAD, show_edge=False)
         for header in ("a / b", "verdict", "ratio a/b (interval)"):
             pairs.add_column(header)
         for verdict in compared(judgement, metric):
             words = Text(headline(verdict), style=_colour(verdict))
             pairs.add_row(Text(_pair(verdict)), words, Text(ratio_cell(verdict)))
-        parts += [arms, *([pairs] if pairs.row_count else [])]
+        parts += [Text(), arms]
+        if pairs.row_count:
+            parts += [Text(), pairs]
     contradicted = any(claim.verdict is ClaimVerdict.CONTRADICTED for claim in judgement.claims)
     parts.append(Text("\n".join(_rest(experiment, judgement, passes)), style="red" if contradicted else ""))
     out = StringIO()
     Console(file=out, force_terminal=True, width=width, highlight=False, emoji=False).print(Group(*parts))
-    return out.getvalue().rstrip("\n")
+    return out.getvalue().strip("\n")
 
 
 def _colour(verdict: PairVerdict) -> str:

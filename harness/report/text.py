@@ -26,12 +26,6 @@ def visible(text: str) -> str:
     return "".join(char if unicodedata.category(char)[0] != "C" else f"\\u{ord(char):04x}" for char in flat)
 
 
-def first_line(text: str) -> str:
-    """The first line that says something, marked where more follows: the whole stands in the report's failures."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return visible(lines[0]) + (" ..." if len(lines) > 1 else "") if lines else ""
-
-
 def escape(text: str) -> str:
     """Text that Markdown (a table's cell included) shows letter by letter; what stands in backticks stays code."""
     parts = re.split(r"(`[^`]+`)", visible(text))

@@ -35,12 +35,14 @@ class Facts:
     passing made the harness cut the trial. `interrupted`: signal that stopped the run. `harness_fault`: what the
     harness could not do. `oom`: kernel or cgroup evidence of a kill for want of memory, as a sentence. `leftovers`:
     processes still there after the arm's own had ended and the grace was over. `survivors`: those not even SIGKILL
-    ended. `phase`: open when the trial was cut or the arm ended. `meter_lost`: why the meter's record is incomplete.
+    ended. `stream_fault`: what became of the file of events. `phase`: open when the trial was cut or the arm ended.
+    `meter_lost`: why the meter's record is incomplete.
     """
 
     main: ProcessEnd | None
     ends: Sequence[ProcessEnd] = ()
     events: Events = field(default_factory=Events)
+    stream_fault: str | None = None
     phase: str | None = None
     spawn_error: str | None = None
     overrun: Overrun | None = None
@@ -228,6 +230,8 @@ def _orphan_left(facts: Facts) -> Failure | None:
 def _bad_output(facts: Facts) -> Failure | None:
     if facts.overrun is not None and facts.overrun.kind == "events":
         return Failure(reason=Reason.BAD_OUTPUT, evidence=facts.overrun.sentence, killed_by="harness")
+    if facts.stream_fault is not None:
+        return Failure(reason=Reason.BAD_OUTPUT, evidence=facts.stream_fault)
     if facts.events.done:
         return None
     how = _how(facts.main) if facts.main is not None else "ended"

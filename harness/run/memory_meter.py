@@ -36,7 +36,9 @@ class MeterError(Exception):
 
 @dataclass(frozen=True)
 class Latest:
-    """The newest reading, for people to watch. `t`: CLOCK_MONOTONIC seconds; `rss_anon`: bytes over the tree."""
+    """The newest reading, for people to watch. `t`: CLOCK_MONOTONIC seconds; `rss_anon`: bytes over the tree.
+    `processes`: in the tree; `unknown`: of those, without a reading. `samples`: so far.
+    """
 
     t: float
     rss_anon: int

@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 
 class Stat(NamedTuple):
     """What /proc/PID/stat says. `state`: its letter. `cpu_ticks`: user and system time. `start_ticks`: from boot to its
-    start. `status`: wait status, meaningful in a zombie, 0 where the kernel hides it.
+    start. `status`: wait status, meaningful in a zombie, 0 where the kernel hides it. `threads`: how many it has.
     """
 
     pid: int
@@ -40,6 +40,7 @@ class Stat(NamedTuple):
     cpu_ticks: int
     start_ticks: int
     status: int
+    threads: int = 1
 
     @property
     def identity(self) -> Identity:
@@ -81,6 +82,7 @@ def parse_stat(data: bytes) -> Stat:
         cpu_ticks=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
         status=int(fields[49]) if len(fields) > 49 else 0,
+        threads=int(fields[17]),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
-from harness.records import TrialRecord
+from harness.records import TrialRecord, first_line
 from harness.run.schedule import Task
 from harness.units import format_bytes, format_seconds
 
@@ -202,7 +202,7 @@ def outcome(record: TrialRecord) -> str:
         return f"        {took}"
     expected = "failed as expected, " if record.expected else ""
     phase = f" in {failure.phase}" if failure.phase else ""
-    return f"        {record.arm}: {expected}{failure.reason.value}{phase}: {failure.evidence}"
+    return f"        {record.arm}: {expected}{failure.reason.value}{phase}: {first_line(failure.evidence)}"
 
 
 def time_left(records: Sequence[TrialRecord], tasks: Sequence[Task]) -> float | None:

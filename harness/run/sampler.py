@@ -33,7 +33,11 @@ _CGROUP_STRIDE: Final = 10
 _LATEST_STRIDE: Final = 5
 #: Lines are handed over once a second at 50 Hz.
 _FLUSH_TICKS: Final = 50
+#: Before this kernel each thread kept pages of a counter to itself (harness.measure.counter_error).
+_PER_CPU_SINCE: Final = (6, 2)
 _IN_MODIFY: Final = 0x2
+#: As in harness.events, which is not imported here: it would double the sampler's start.
+_UPTIME_MAX_S: Final = 1e9
 #: A stream of events without a line end is dropped beyond this.
 _LONGEST_LINE: Final = 1 << 20
 #: After so many errors of its own the sampler gives up and says so.
@@ -59,25 +63,25 @@ class Config:
 
 
 class EventTail:
-    """Phase boundaries from the events file, as soon as they are written where inotify is to be had."""
+    """Phase boundaries from the events file, as soon as they are written where inotify is to be had.
+
+    The file is opened once: what an arm puts in its place (a pipe that nobody writes to, say) is not waited for.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path = path
         self._offset = 0
         self._rest = b""
         self.fd = _watch(path)
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def boundaries(self) -> list[tuple[float, str, str]]:
         """(t, `begin` or `end`, name) of each boundary written since the last call."""
         if self.fd is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.fd, 65536)
-        try:
-            with open(self.path, "rb", buffering=0) as file:  # noqa: PTH123  # Path costs 6 us a call here
-                file.seek(self._offset)
-                data = file.read(_LONGEST_LINE)
-        except OSError:
-            return []
+        if os.fstat(self._file).st_size < self._offset:  # emptied and begun anew
+            self._offset, self._rest = 0, b""
+        data = os.pread(self._file, _LONGEST_LINE, self._offset)
         self._offset += len(data)
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest if len(rest) < _LONGEST_LINE else b""
@@ -87,7 +91,7 @@ class EventTail:
 def _boundary(line: bytes) -> tuple[float, str, str] | None:
     try:
         event = json.loads(line)
-        if event["event"] == "phase" and event["state"] in ("begin", "end"):
+        if event["event"] == "phase" and event["state"] in ("begin", "end") and 0 <= event["t"] <= _UPTIME_MAX_S:
             return float(event["t"]), str(event["state"]), str(event["name"])
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
@@ -147,6 +151,7 @@ class Sampler:
         )
         self.gauge = Gauge(config.cgroup) if config.cgroup else None
         self.period = config.period
+        self.by_thread = tuple(config.header["kernel"]) < _PER_CPU_SINCE
         self.began = time.monotonic()
         self.startup_cpu = time.process_time()
         header = {
@@ -188,6 +193,8 @@ class Sampler:
             os.pwrite(self.config.latest_fd, latest, 0)
         if tracker.ticks % _FLUSH_TICKS == 0:
             tracker.check_cgroup()
+            if self.by_thread:
+                tracker.count_threads()
             self.flush()
 
     def wait(self, deadline: float) -> bool:
@@ -217,6 +224,8 @@ class Sampler:
             tracker.lines.append(stamp)
             tracker.reset_marks()
             tracker.check_cgroup()
+            if self.by_thread:
+                tracker.count_threads()
             if (state, name) == ("end", "settle"):
                 tracker.read_pss()
             if (state, name) == ("end", "load"):

@@ -110,12 +110,7 @@ class Launch:
 
     def close(self) -> None:
         """The launcher has left, or is made to: an arm that waits for `go` leaves with it."""
-        self._channel.close()
-        try:
-            self._process.wait(_ANSWER_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        _let_go(self._channel, self._process)
 
     def _say(self, line: str) -> None:
         try:
@@ -237,14 +232,19 @@ class LogKeeper:
         return LogEnd(total=found["bytes"], dropped=found["dropped"], error=found["error"])
 
     def _close(self) -> None:
-        self._channel.close()
-        try:
-            self._process.wait(_ANSWER_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        _let_go(self._channel, self._process)
         for fd in (self.write_fd, self._read_fd, self._count_fd):
             os.close(fd)
+
+
+def _let_go(channel: socket.socket, helper: subprocess.Popen[bytes]) -> None:
+    """A helper leaves when its channel closes; one that does not is made to."""
+    channel.close()
+    try:
+        helper.wait(_ANSWER_S)
+    except subprocess.TimeoutExpired:
+        helper.kill()
+        helper.wait()
 
 
 def _widen(fd: int) -> None:

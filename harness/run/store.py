@@ -94,7 +94,7 @@ class RunFolder:
             there = (
                 f"the latest there are {', '.join(runs[:5])}"
                 if runs
-                else "there are no runs there yet: `harness run FILE` makes one"
+                else "none are there yet; `harness run FILE` makes one"
             )
             raise UnknownRunError(f"no run {named!r}: neither a folder nor an id under {results}; {there}")
         if len(found) > 1:

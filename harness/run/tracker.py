@@ -50,6 +50,7 @@ class Member:
         "scanned",
         "state",
         "statm",
+        "threads",
         "waiting",
     )
 
@@ -59,6 +60,7 @@ class Member:
         self.due = -index % STRIDE
         self.plain = False
         self.statm = -1
+        self.threads = 1
         self.resident = b""
         self.waiting = waiting
         self.live = True
@@ -163,6 +165,14 @@ class Tracker:
                 pss += found["Pss_Anon"]
                 huge += found.get("AnonHugePages", 0)
         self.lines.append(f"S {time.monotonic_ns()},{pss},{huge},{unknown}")
+
+    def count_threads(self) -> None:
+        """Say which processes have more threads than before; on old kernels each hides up to 64 pages of a counter."""
+        for member in self.live:
+            stat = read_stat(member.pid, self.proc)
+            if isinstance(stat, Stat) and stat.threads > member.threads:
+                member.threads = stat.threads
+                self.lines.append(f"M {member.index},{stat.threads}")
 
     def check_cgroup(self) -> None:
         """Name every live process that is not in the trial's cgroup: its memory is not in the cgroup's figures."""

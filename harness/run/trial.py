@@ -18,12 +18,13 @@ from harness.records import Failure, ProcessEnd, TrialRecord
 from harness.run import ending, owners
 from harness.run.ending import Facts
 from harness.run.engine_errors import root_exception
+from harness.run.files import STORAGE, StoreError
 from harness.run.kernel_log import KernelLog
 from harness.run.process_tree import Identity
 from harness.run.reaper import Reaper
 from harness.run.spawn import HarnessFault, Launch, LogEnd, LogKeeper, NotStarted
 from harness.run.trial_types import MeterHandle, MeterRecord, Now, Stop, TrialRequest, TrialResult
-from harness.run.watch import EVENTS_CAP, EventTail, Overrun, Watch
+from harness.run.watch import EventTail, Overrun, Watch
 
 #: Seconds between two moments at which the limits are judged. The arm's own exit wakes the loop at once.
 TICK_S: Final = 0.05
@@ -34,7 +35,9 @@ _ENDS_KEPT: Final = 256
 
 
 def run_trial(request: TrialRequest, *, stop: Stop, watch: Callable[[Now], None]) -> TrialResult:
-    """Run one trial to its end. Never raises for anything that an arm does; nothing of the arm runs on afterwards."""
+    """Run one trial to its end. Never raises for anything that an arm does; nothing of the arm runs on afterwards.
+    Raise `StoreError` if the results take no files, before anything was started.
+    """
     trial = _Trial(request, stop, watch)
     with contextlib.ExitStack() as stack:
         stack.callback(trial.close)
@@ -71,13 +74,18 @@ class _Trial:
         self.owner_file: Path | None = None
         self.log: LogEnd | None = None
         self.events = Events()
+        self.stream_fault: str | None = None
         self.ends: tuple[ProcessEnd, ...] = ()
         self.shown = 0.0
 
     def attempt(self, station: Callable[[], None]) -> None:
-        """A fault of the harness ends the trial, never the run; the stations that clean up still run."""
+        """A fault of the harness ends the trial, never the run; the stations that clean up still run. Only results that
+        take no more files end the run: every later trial would fail of the same, and be on record as answered.
+        """
         try:
             station()
+        except StoreError:
+            raise
         except HarnessFault as fault:
             self.fault = self.fault or str(fault)
         except FileExistsError as error:
@@ -86,11 +94,16 @@ class _Trial:
             self.fault = self.fault or f"{type(error).__name__}: {error}"
 
     def open(self) -> None:
-        """Make the trial's files, each exclusively, and whoever watches over it."""
+        """Make the trial's files, each exclusively, and whoever watches over it. Raise `StoreError` where the results
+        take none: nothing of the arm runs yet.
+        """
         request = self.request
-        with request.workload_file.open("x", encoding="utf-8") as file:
-            json.dump(request.workload, file, ensure_ascii=False, allow_nan=False, indent=1)
-        request.events.open("x").close()
+        try:
+            self._make_files()
+        except OSError as error:
+            if error.errno in STORAGE:
+                raise StoreError.of(error, "make a trial's files in", request.events.parent) from error
+            raise
         self.tail = EventTail(request.events)
         folder = request.owner_dir or owners.state_dir()
         self.owner_file = owners.write_owner(request.token, run=request.run, log=request.log_name, folder=folder)
@@ -105,6 +118,12 @@ class _Trial:
             head=request.log_head,
             tail=request.log_tail,
         )
+
+    def _make_files(self) -> None:
+        request = self.request
+        with request.workload_file.open("x", encoding="utf-8") as file:
+            json.dump(request.workload, file, ensure_ascii=False, allow_nan=False, indent=1)
+        request.events.open("x").close()
 
     def launch(self) -> None:
         """Start the arm behind its meter."""
@@ -197,7 +216,14 @@ class _Trial:
 
         def check() -> Overrun | None:
             log_bytes, crashed = keeper.total, reaper.crashed()
-            return limits.check(time.monotonic(), tail=tail, log_bytes=log_bytes, cpu_s=reaper.cpu_s, crashed=crashed)
+            return limits.check(
+                time.monotonic(),
+                tail=tail,
+                log_bytes=log_bytes,
+                cpu_s=reaper.cpu_s,
+                crashed=crashed,
+                ended=reaper.main_ended,
+            )
 
         overrun = check()
         if overrun is not None and overrun.kind == "stall":
@@ -237,7 +263,8 @@ class _Trial:
             keeper, self.keeper = self.keeper, None
             self.log = keeper.finish()
         if self.tail is not None:
-            self.events = _read_events(self.request.events)
+            self.events = parse(self.tail.content().decode("utf-8", "replace").split("\n"))
+            self.stream_fault = self.tail.fault()
         if self.reaper is not None and self.refusal is None:
             self.ends = self.reaper.ends([fact for fact in self.events.facts if fact["event"] == "process"])
 
@@ -293,6 +320,7 @@ class _Trial:
             main=main,
             ends=self.ends,
             events=self.events,
+            stream_fault=self.stream_fault,
             phase=self.events.open_phase or self.phase,
             spawn_error=self.refusal,
             overrun=self.overrun,
@@ -353,11 +381,6 @@ def _exit_of(main: Identity) -> Iterator[list[int]]:
         yield [handle]
     finally:
         os.close(handle)
-
-
-def _read_events(path: Path) -> Events:
-    with path.open("rb") as file:
-        return parse(file.read(EVENTS_CAP).decode("utf-8", "replace").split("\n"))
 
 
 def _bounded(ends: tuple[ProcessEnd, ...]) -> tuple[ProcessEnd, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,8 +33,10 @@ class EventTail:
     """Reads what drivers append, as it grows: the open phases with their time of arrival, and `done`."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._rest = b""
+        self._offset = 0
         self.bytes = 0
         self.open: list[tuple[str, float]] = []
         self.done_at: float | None = None
@@ -49,12 +52,29 @@ class EventTail:
 
     def read(self, now: float) -> None:
         """Take in the lines that are whole."""
-        while self.bytes <= EVENTS_CAP and (block := os.read(self._fd, MIB)):
+        if os.fstat(self._fd).st_size < self._offset:  # emptied and begun anew
+            self._offset, self._rest = 0, b""
+        while self.bytes <= EVENTS_CAP and (block := os.pread(self._fd, MIB, self._offset)):
+            self._offset += len(block)
             self.bytes += len(block)
             lines = (self._rest + block).split(b"\n") if b"\n" in block else [self._rest + block]
             self._rest = lines.pop()
             for line in lines:
                 self._take(line, now)
+
+    def content(self) -> bytes:
+        """All that stands in the file now, up to the cap; of the file that was watched, whatever has its name now."""
+        return b"".join(_blocks(self._fd))
+
+    def fault(self) -> str | None:
+        """What became of the file itself, if its name no longer leads to it: then others read another stream."""
+        try:
+            there = self._path.lstat()
+        except OSError as error:
+            return f"the file of events is gone ({error.strerror}): the arm removed it; lines are to be appended to it"
+        if os.path.samestat(there, os.fstat(self._fd)):
+            return None
+        return "the file of events is another one: the arm replaced it; lines are to be appended to it"
 
     def _take(self, line: bytes, now: float) -> None:
         if b'"phase"' not in line and b'"done"' not in line:
@@ -77,6 +97,13 @@ class EventTail:
                 return
 
 
+def _blocks(fd: int) -> Iterator[bytes]:
+    offset = 0
+    while offset < EVENTS_CAP and (block := os.pread(fd, min(MIB, EVENTS_CAP - offset), offset)):
+        offset += len(block)
+        yield block
+
+
 @dataclass
 class Watch:
     """Judges one moment after another of a running trial. Times are CLOCK_MONOTONIC seconds."""
@@ -89,16 +116,15 @@ class Watch:
     def __post_init__(self) -> None:
         self._progress_at = self.began
 
-    def check(self, now: float, *, tail: EventTail, log_bytes: int, cpu_s: float, crashed: bool) -> Overrun | None:
-        """The first limit that is passed now, None while all are kept."""
+    def check(
+        self, now: float, *, tail: EventTail, log_bytes: int, cpu_s: float, crashed: bool, ended: bool = False
+    ) -> Overrun | None:
+        """The first limit that is passed now, None while all are kept. `ended`: the arm's own process has; what it
+        left behind has its own grace, and says nothing of a hang.
+        """
         self._note_progress(now, tail.bytes, log_bytes, cpu_s)
-        return (
-            self._events(tail)
-            or self._exit(now, tail)
-            or self._phases(now, tail)
-            or self._trial(now, tail)
-            or self._stall(now, tail, crashed=crashed)
-        )
+        bounds = self._events(tail) or self._phases(now, tail) or self._trial(now, tail)
+        return bounds if ended else self._exit(now, tail) or bounds or self._stall(now, tail, crashed=crashed)
 
     def _note_progress(self, now: float, events: int, log_bytes: int, cpu_s: float) -> None:
         old_events, old_log, old_cpu = self._marks

@@ -39,10 +39,11 @@ def own_alpha(arms: int, passes: int) -> float:
 class Fit:
     """The analysis of m arms by k passes, all in logs (or in the unit, if values were not logged).
 
-    `difference[i][j]`: mean of row i less that of row j. `half_width`: of its simultaneous 95 % interval.
-    `equivalence_width`: of the 90 % interval of the single pair. `own[i][j]`: the own interval was the wider.
-    `imbalance`: difference of mean positions. `slope`: change per place in a pass, `slope_error` its standard error;
-    nan where positions cannot be told from arms. `variance`: per arm.
+    Matrices are m x m, arms in the order of the rows. `df`, `mean_square`: of the pooled residuals. `standard_error`,
+    `error_df`: of each difference, as its interval used them. `difference[i][j]`: mean of row i less that of row j.
+    `half_width`: of its simultaneous 95 % interval. `equivalence_width`: of the 90 % interval of the single pair.
+    `own[i][j]`: the own interval was the wider. `imbalance`: difference of mean positions. `slope`: change per place in
+    a pass, `slope_error` its standard error; nan where positions cannot be told from arms. `variance`: per arm.
     """
 
     arms: int

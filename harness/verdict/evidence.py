@@ -106,6 +106,7 @@ def hidden_memory(pair: Pair) -> Iterable[Refusal]:
         return
     phase = _PHASE_OF[pair.metric.name]
     saving = abs(median(v.value for v in pair.x.values.values()) - median(v.value for v in pair.y.values.values()))
+    saving = max(saving, pair.metric.resolution or 0.0)  # 14 KiB of libraries mapped or not are no hidden memory
     for kind, name in (("max_rss_shmem", "shared"), ("max_rss_file", "file-backed")):
         levels = [_level(pair.cells.judged[arm].values(), phase, kind) for arm in (pair.a, pair.b)]
         if all(levels) and abs(median(levels[0]) - median(levels[1])) > saving:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, log1p
 from statistics import median
 from typing import Any
 
@@ -139,5 +139,8 @@ def _pair_notes(pair: Pair, log_ratio: float) -> tuple[str, ...]:
     if len(pair.common) < planned:
         notes.append(f"{len(pair.common)} of {planned} passes are complete for this pair")
     if isinstance(pair.comparison, Comparison) and pair.metric.kind is not Kind.WINDOWED:
-        notes.extend(note for s in (pair.x, pair.y) if (note := flags.bimodal(s.arm, s.modes, log_ratio)))
+        least = min(pair.x.low, pair.y.low)
+        blur = log1p((pair.metric.resolution or 0.0) / least) if least > 0 else 0.0  # modes closer than this are none
+        apart = max(abs(log_ratio), blur)
+        notes.extend(note for s in (pair.x, pair.y) if (note := flags.bimodal(s.arm, s.modes, apart)))
     return tuple(notes)

@@ -10,7 +10,7 @@ from harness.records import Value
 from harness.verdict import flags
 from harness.verdict.cells import Cells
 from harness.verdict.claims import HARMLESS
-from harness.verdict.types import ArmSummary, Code, PairVerdict, Summary
+from harness.verdict.types import ArmSummary, Code, Interval, PairVerdict, Summary
 
 
 def arm_summary(
@@ -66,5 +66,12 @@ def run_notes(experiment: Experiment, cells: Cells, verdicts: Sequence[PairVerdi
 
 
 def _unjudged(verdict: PairVerdict) -> bool:
-    """Refused for want of sound evidence: neither told apart nor shown to be close."""
-    return bool(set(verdict.codes) - HARMLESS - {Code.CONTROL_SEPARATED, Code.ORDER_CONFOUNDED, Code.BRACKETS_OVERLAP})
+    """Refused for want of sound evidence: neither told apart nor shown to be close.
+
+    `not_comparable` with an interval is hidden memory that differs by more than the arms do: two arms of one
+    configuration differ by next to nothing, so a few libraries mapped or not would blind every control.
+    """
+    judged = {Code.CONTROL_SEPARATED, Code.ORDER_CONFOUNDED, Code.BRACKETS_OVERLAP}
+    if isinstance(verdict.interval, Interval):
+        judged.add(Code.NOT_COMPARABLE)
+    return bool(set(verdict.codes) - HARMLESS - judged)

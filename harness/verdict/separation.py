@@ -17,6 +17,9 @@ from harness.verdict.compare import MIN_DF, MIN_PASSES, Comparison, fewest_passe
 from harness.verdict.sides import Pair, in_passes
 from harness.verdict.types import Code, Refusal, Unknown
 
+#: Beyond so many passes a number of passes is no advice.
+_MOST_PASSES = 1000
+
 
 def too_few_passes(pair: Pair) -> Iterable[Refusal]:
     """Fewer than 3 complete passes, or fewer than 4 degrees of freedom, or a planned pass that never ran."""
@@ -63,6 +66,8 @@ def interval(pair: Pair) -> Iterable[Refusal]:
     needed = found.passes_needed(pair.margin)
     more = "windows" if pair.metric.kind is Kind.WINDOWED else "passes"
     remedy = needed.why if isinstance(needed, Unknown) else f"about {needed} {more} would resolve the difference seen"
+    if isinstance(needed, int) and needed > _MOST_PASSES:
+        remedy = f"the difference seen is too small for any number of {more} that could be run"
     if not found.excludes_zero:
         yield Refusal(
             Code.INTERVAL_CONTAINS_ONE,
