@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.run.engine_log import root_exception
+from harness.run.engine_log import root_exception, without_host
 
 LOGS = Path(__file__).parent / "data" / "vllm_logs"
 
@@ -148,3 +148,21 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
     """A log may hold anything: reading it never raises."""
     root_exception(text)
     root_exception("Traceback (most recent call last):\n" + text)
+
+
+@pytest.mark.parametrize(
+    ("frame", "short"),
+    [
+        (
+            "/opt/lab/.venv/lib/python3.11/site-packages/vllm/config/model.py:12 in check",
+            "vllm/config/model.py:12 in check",
+        ),
+        ("/usr/lib/python3/dist-packages/torch/nn.py:1", "torch/nn.py:1"),
+        ("/usr/lib/python3.11/json/decoder.py:3 in decode", "json/decoder.py:3 in decode"),
+        ("/home/x/my lab/harness/drivers/vllm_offline.py:9 in run", "harness/drivers/vllm_offline.py:9 in run"),
+        ("bench.py:4", "bench.py:4"),
+    ],
+)
+def test_a_frame_names_no_folder_of_the_host(frame: str, short: str) -> None:
+    """Records are read on other hosts: a frame says the module's own path and nothing of where it was installed."""
+    assert without_host(frame) == short

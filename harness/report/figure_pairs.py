@@ -159,7 +159,7 @@ def draw_matrix(metric: Metric, verdicts: Sequence[PairVerdict], names: Sequence
         axes.set_ylim(size - 0.5, -0.5)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        title = f"{canvas.label(metric.name, 40)}: how the row fares against the column, and the ratio row/column"
+        title = f"{canvas.label(metric.name, 40)}: the row against the column, with the ratio row/column"
         made.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         canvas.save(made, path)
     return True

@@ -51,7 +51,7 @@ def _of_events(events: Events) -> RootException | None:
             return RootException(
                 exception=name,
                 message=str(event.get("message", "")),
-                frame=frame if isinstance(frame, str) else None,
+                frame=engine_log.without_host(frame) if isinstance(frame, str) else None,
                 process=process if isinstance(process, str) else None,
             )
     return None

@@ -32,6 +32,8 @@ _POINTS_ELSEWHERE: Final = re.compile(
 _WRAPPERS: Final = frozenset({"EngineDeadError", "EngineGenerateError", "SystemExit", "KeyboardInterrupt"})
 _MESSAGE_LINES: Final = 12
 _MESSAGE_CHARACTERS: Final = 2000
+#: What stands before a module's own path: an environment's packages, the standard library, or a checkout of ours.
+_HOST_FOLDERS: Final = re.compile(r"^/(?:.*/(?:site|dist)-packages/|.*/lib/python3\.\d+/|.*/(?=harness/drivers/))")
 
 
 @dataclass
@@ -145,5 +147,14 @@ def root_exception(text: str) -> RootException | None:
         if here and not here[-1].points_elsewhere:
             last = here[-1]
             name = last.name.rpartition(".")[2]
-            return RootException(exception=name, message=last.message, frame=last.frame, process=last.process)
+            frame = without_host(last.frame)
+            return RootException(exception=name, message=last.message, frame=frame, process=last.process)
     return None
+
+
+def without_host(frame: str | None) -> str | None:
+    """A frame without the folders of the host that it comes from: `/opt/x/site-packages/vllm/a.py:1` is `vllm/a.py:1`.
+
+    Records are read and compared on other hosts, where only the module says anything.
+    """
+    return None if frame is None else _HOST_FOLDERS.sub("", frame)
