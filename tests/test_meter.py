@@ -254,3 +254,20 @@ def test_the_answer_has_the_contracts_shape() -> None:
     promised = {"name", "backend", "quantity", "repeats", "covered", "not_bounded", "truth_bytes", "lower", "upper"}
     assert promised <= set(entry)
     assert (entry["repeats"], entry["quantity"]) == (1, "S")
+
+
+def test_a_relative_path_is_found_by_the_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler works in another directory; an events file named relative to ours is read all the same."""
+    monkeypatch.chdir(tmp_path)
+    with subprocess.Popen(["sleep", "30"]) as program:
+        try:
+            meter = start_meter(
+                root_pid=program.pid,
+                session=program.pid,
+                token="relative",  # noqa: S106 - a name, no secret
+                events_path=Path("trial.events.jsonl"),
+                samples_path=None,
+            )
+            assert meter.stop().lost is None
+        finally:
+            program.kill()

@@ -159,7 +159,7 @@ def start_meter(
         "root": root_pid,
         "session": session,
         "token": token,
-        "events_path": str(events_path),
+        "events_path": str(events_path.absolute()),  # the sampler's working directory is /
         "samples_fd": samples.fileno(),
         "latest_fd": latest.fileno(),
         "period": period,
