@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.commands.answer import CommandError, Exit
 from harness.commands.project import Project
+from harness.records import Reason
 from harness.report import RunData, curves
 from harness.report.terminal import verdict_table
 from harness.run.files import StoreError
@@ -34,11 +35,13 @@ class Judged:
     @property
     def exit_code(self) -> Exit:
         """What the run's records say, by the order of the contract."""
+        failures = self.judgement.failures
+        unexpected = {row.reason for row in failures if not (row.expected or row.replaced)} - {Reason.INTERRUPTED}
+        if Reason.HARNESS_ERROR in unexpected:
+            return Exit.HARNESS_FAILED
         if any(claim.verdict is ClaimVerdict.CONTRADICTED for claim in self.judgement.claims):
             return Exit.CLAIM_CONTRADICTED
-        if any(
-            not row.expected and not row.replaced and row.reason != "interrupted" for row in self.judgement.failures
-        ):
+        if unexpected:
             return Exit.TRIALS_FAILED
         return Exit.OK if self.judgement.complete else Exit.INTERRUPTED
 
