@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -33,6 +34,11 @@ SCORE = {"name": "score", "unit": "s", "better": "lower", "resolution": 0.001}
 def program(body: str) -> list[str]:
     """A command that runs a few lines of Python with `say`, `score`, `done` and `raw` at hand."""
     return [sys.executable, "-S", "-E", "-c", SAY + body]
+
+
+def _heed_hangup() -> None:
+    """These tests may run under nohup, and a SIGHUP that is ignored at the start stays ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @dataclass
@@ -72,6 +78,7 @@ class Lab:
             [sys.executable, "-m", "harness", *map(str, words)],
             cwd=cwd or self.folder, env=self.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             encoding="utf-8", errors="replace", process_group=0,
+            preexec_fn=_heed_hangup,  # noqa: PLW1509 - this process has one thread
         )  # fmt: skip
 
     def harness(self, *words: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
