@@ -15,7 +15,7 @@ CLOCK_MONOTONIC nanoseconds. A process is named by its index of discovery. `V` i
     D index,t,status,hwm              it ended: wait status and mark at its exit, -1 where nobody told
     B t,event_t,begin|end,name        a phase boundary; marks are reset after it
     R index                           a mark that could not be reset at that boundary
-    C t,usage,mark,anon,file,shmem,reset   the cgroup's own figures in bytes, -1 where it has none
+    C t,usage,mark,anon,file,shmem[,huge],reset   the cgroup's own figures in bytes, -1 where it has none
     S t,pss_anon,huge,unknown         sums over the tree from smaps_rollup, at settled
     U count                           pids given out since the last tick that nobody could account for
     O index                           a process that is not in the trial's cgroup
@@ -124,7 +124,7 @@ class Boundary:
 @dataclass(frozen=True, kw_only=True)
 class CgroupReading:
     """The cgroup's own figures, bytes, None where it has none. `mark`: high-water mark since the last reading with
-    `reset`.
+    `reset`. `huge`: anonymous memory in huge pages, None in files written before it was read.
     """
 
     t: float
@@ -135,6 +135,7 @@ class CgroupReading:
     file: int | None
     shmem: int | None
     reset: bool
+    huge: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,10 +309,19 @@ class _Reader:
 
     def _c(self, rest: str) -> None:
         t, *numbers, reset = map(int, rest.split(","))
-        usage, mark, anon, file, shmem = (None if number < 0 else number for number in numbers)
+        known = [None if number < 0 else number for number in numbers]
+        usage, mark, anon, file, shmem, huge = known if len(known) == 6 else [*known, None]
         self.cgroup.append(
             CgroupReading(
-                t=t / 1e9, tick=self._tick, usage=usage, mark=mark, anon=anon, file=file, shmem=shmem, reset=reset == 1
+                t=t / 1e9,
+                tick=self._tick,
+                usage=usage,
+                mark=mark,
+                anon=anon,
+                file=file,
+                shmem=shmem,
+                reset=reset == 1,
+                huge=huge,
             )
         )
 

@@ -348,3 +348,17 @@ def test_case_34_huge_pages_are_recorded_at_settled() -> None:
     meter = log(readings, [process(0)])
     pss = PssReading(t=meter.ticks[2], pss_anon=500 * MIB, anon_huge=400 * MIB, unknown=0)
     assert trial(replace(meter, pss=(pss,))).max_anon_huge == 400 * MIB
+
+
+def test_case_34_huge_pages_at_the_peak_come_from_the_cgroup() -> None:
+    """Where the trial has a cgroup, its huge pages are read all along: the record holds the most of any moment; a file
+    written before they were read, and a cgroup that does not tell, leave them unknown.
+    """
+    lines = ["C 1100000000,1,2,3,4,5,419430400,0", "C 1200000000,1,2,3,4,5,-1,0", "C 1300000000,1,2,3,4,5,0"]
+    head = 'H {"format": 1, "backend": "cgroup_v1", "kernel": [6, 18], "cpus": 2}'
+    found = parse_samples([head, "T 1000000000", *lines]).cgroup
+    assert [reading.huge for reading in found] == [400 * MIB, None, None]
+    meter = log([ok(0, 0, 500, 500), ok(3, 0, 500, 500)], [process(0)])
+    readings = tuple(replace(reading, t=meter.ticks[1]) for reading in found)
+    assert trial(replace(meter, cgroup=readings)).max_anon_huge == 400 * MIB
+    assert trial(replace(meter, cgroup=readings[1:])).max_anon_huge is None

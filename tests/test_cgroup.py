@@ -73,7 +73,7 @@ def made_up_group(folder: Path) -> TrialCgroup:
     for name, text in {
         "memory.current": "5000\n", "memory.peak": "9000\n", "memory.max": "max\n", "memory.swap.max": "max\n",
         "memory.events": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n", "cgroup.procs": "11\n12\n", "cgroup.kill": "",
-        "memory.stat": "anon 4096\nfile 8192\nkernel 1\nshmem 12\n",
+        "memory.stat": "anon 4096\nfile 8192\nkernel 1\nshmem 12\nanon_thp 2097152\n",
         "memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
     }.items():  # fmt: skip
         (path / name).write_text(text)
@@ -86,8 +86,8 @@ def test_v2_figures_come_from_their_files(tmp_path: Path) -> None:
     assert (group.usage(), group.mark(), group.oom_kills(), group.pids()) == (5000, 9000, 2, frozenset({11, 12}))
     assert "total=7" in group.pressure()["memory"]
     gauge = Gauge(group.gauge_config())
-    _, usage, _, anon, file, shmem, reset = gauge.line(reset=False).split(",")
-    assert (usage, anon, file, shmem, reset) == ("5000", "4096", "8192", "12", "0")
+    _, usage, _, anon, file, shmem, huge, reset = gauge.line(reset=False).split(",")
+    assert (usage, anon, file, shmem, huge, reset) == ("5000", "4096", "8192", "12", "2097152", "0")
 
 
 def test_v2_kill_writes_to_the_cgroups_own_switch(tmp_path: Path) -> None:

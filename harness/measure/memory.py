@@ -191,6 +191,8 @@ def _least(*bounds: tuple[int | None, str | None]) -> tuple[int | None, str | No
 def _huge(meter: MeterLog, line: Timeline, ticks: Sequence[int]) -> int | None:
     begin, end = line.ticks[ticks[0]], line.ticks[ticks[-1]]
     found = [reading.anon_huge for reading in meter.pss if begin <= reading.t <= end and not reading.unknown]
+    # Between two looks at smaps_rollup, which is kept out of timed phases, the cgroup knows: at each boundary and look.
+    found += [r.huge for r in meter.cgroup if r.huge is not None and begin <= r.t <= end]
     return max(found) if found else None
 
 

@@ -41,8 +41,8 @@ class Gauge:
         mark = self._read(self._mark)
         done = reset and self.resets and self._reset()
         usage = self._read(self._usage)
-        anon, file, shmem = self._classes()
-        return f"C {t},{usage},{mark},{anon},{file},{shmem},{int(done)}"
+        anon, file, shmem, huge = self._classes()
+        return f"C {t},{usage},{mark},{anon},{file},{shmem},{huge},{int(done)}"
 
     def _read(self, fd: int) -> int:
         try:
@@ -50,13 +50,14 @@ class Gauge:
         except (OSError, ValueError):
             return -1
 
-    def _classes(self) -> tuple[int, int, int]:
+    def _classes(self) -> tuple[int, int, int, int]:
         try:
             words = os.pread(self._stat, 16384, 0).split()
             table = dict(zip(words[::2], words[1::2], strict=False))
         except OSError:
-            return -1, -1, -1
+            return -1, -1, -1, -1
         # v1's total_ lines hold what lies below too; its `cache` holds shared memory, as v2's `file` does.
-        names = (b"anon", b"file", b"shmem") if self._v2 else (b"total_rss", b"total_cache", b"total_shmem")
-        anon, file, shmem = (int(table.get(name, b"-1")) for name in names)
-        return anon, file, shmem
+        v1 = (b"total_rss", b"total_cache", b"total_shmem", b"total_rss_huge")
+        names = (b"anon", b"file", b"shmem", b"anon_thp") if self._v2 else v1
+        anon, file, shmem, huge = (int(table.get(name, b"-1")) for name in names)
+        return anon, file, shmem, huge
