@@ -5,9 +5,8 @@ in its own project; the walks of psrecord and memory_profiler are written again 
 memory_info of each). Samples of this comparison are 2 ms apart, so caches are warm for all alike.
 
 Also: the sampler as it is used, 50 times a second, on a quiet host and with every core busy: its share of a core and
-its gaps, steal beside them. A tick costs two to three times as much there as in the comparison (190 us against 62 on a
-shared 2-core virtual machine, 0.9 % of a core): after 20 ms of sleep the interpreter's caches are cold. Of the 190 us
-35 are what any Python process pays to be woken, 80 the tick without a reading, 75 the readings of 8 processes.
+its gaps, steal beside them. On an idle host a tick costs several times what it costs in the comparison (0.93 % of a
+core against 37 us a sample, 0.37 % beside busy cores: results/bench_meter/20261201T142354Z, 2-core virtual machine).
 """
 
 from __future__ import annotations
