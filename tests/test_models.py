@@ -142,8 +142,8 @@ echo "$@" | wc -w > "$folder/config.json"
 
 
 def test_a_model_in_four_bits_is_made_from_its_parent_by_the_plugins_command(tmp_path: Path) -> None:
-    """The parent comes first; the command gets both folders and the recipe's options; its words are passed on; the digest
-    of the parent is on record, and a model whose parent is another one by now is made again.
+    """The parent comes first; the command gets both folders and the recipe's options; its words are passed on; the
+    parent's digest is on record, and a model whose parent is another one by now is made again.
     """
     said: list[str] = []
     models = tmp_path / "models"
@@ -164,7 +164,7 @@ def test_a_model_in_four_bits_is_made_from_its_parent_by_the_plugins_command(tmp
 def test_a_model_in_four_bits_without_the_plugin_says_make_setup(tmp_path: Path) -> None:
     """It is said before anything is made, the 3.4 GB of a parent above all."""
     python = _fake_python(tmp_path, plugin=False)
-    with pytest.raises(store.ModelError, match="cpu-int4 is not installed for .*: `make setup`"):
+    with pytest.raises(store.ModelError, match=r"cpu-int4 is not installed for .*: `make setup`"):
         store.make("spark2_5-synthetic-cpu_int4", models=tmp_path / "models", python=python, say=lambda _: None)
     assert not (tmp_path / "models").exists()
 
