@@ -8,6 +8,8 @@ They are defined through `torch.library.Library`: the wrapper of `torch.library.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,6 +42,16 @@ def calls() -> dict[str, int]:
 def reset_calls() -> None:
     """Start counting anew."""
     _calls.update(dict.fromkeys(_calls, 0))
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """What runs inside is nobody's work: the counters stand afterwards as they stood before."""
+    before = calls()
+    try:
+        yield
+    finally:
+        _calls.update(before)
 
 
 def linear(
