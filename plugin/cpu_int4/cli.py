@@ -176,7 +176,7 @@ def _add_quantize_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=GROUP_SIZES,
         default=128,
-        help="weights that share a scale and a zero: fewer are more accurate and larger (128: 4.25 bits a weight, 32: 5)"
+        help="weights that share a scale and a zero: fewer are more accurate and cost more (128: 4.25 bits a weight, 32: 5)"
         "; default: 128",
     )
     parser.add_argument(

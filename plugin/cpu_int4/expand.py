@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from cpu_int4 import format as fmt
 from cpu_int4 import grid
@@ -22,6 +21,9 @@ from cpu_int4.progress import Progress
 from cpu_int4.quantize import bf16_config
 from cpu_int4.source import CONFIG_FILE, StoredTensor, chunks, read_rows
 from cpu_int4.write import SHARD_BYTES, PlannedTensor, Shard, ShardWriter, plan_shards
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)

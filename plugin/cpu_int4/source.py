@@ -7,12 +7,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from cpu_int4.format import INDEX_FILE, CheckpointError
+
+if TYPE_CHECKING:
+    import torch
 
 CONFIG_FILE: Final = "config.json"
 #: Values in one chunk: 2^18 float32 are 1 MiB, so a chunk and what is computed from it stay in a core's L2 cache. Of

@@ -14,12 +14,14 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import torch
 
 from cpu_int4.folder import write_json
 from cpu_int4.format import DTYPE_BYTES, INDEX_FILE, TensorEntry, tensor_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 #: Default bound of a shard, in bytes.
 SHARD_BYTES: Final = 2_000_000_000
