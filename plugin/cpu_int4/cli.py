@@ -36,7 +36,7 @@ counted and written into modules_not_converted. The target appears whole or not 
 """
 _QUANTIZE_EXAMPLE: Final = """\
 example: keep the first layer and every down_proj in bfloat16, in groups of 32, replacing an earlier attempt:
-  cpu-int4 quantize models/m models/m-int4 --group-size 32 --skip 'layers\\.0\\.' --skip down_proj --force
+  cpu-int4 quantize models/m models/m-int4 --group-size 32 --skip layers.0 --skip down_proj --force
 """
 _EXPAND: Final = """\
 Write a cpu_int4 checkpoint as a plain one in bfloat16. The weights are, bit for bit, those that the plugin's path for
@@ -91,7 +91,7 @@ def _quantize(options: argparse.Namespace) -> int:
         say=_say,
     )
     print(_selection_text(written.selection.quantized, written.selection.left, written.selection.dropped))
-    print(f"{options.target}: {written.size / 1e6:,.1f} MB in {written.shards} shards")
+    print(f"{options.target}: {_size_text(written.size, written.shards)}")
     return 0
 
 
@@ -99,28 +99,26 @@ def _expand(options: argparse.Namespace) -> int:
     from cpu_int4.expand import expand
 
     done = expand(options.source, options.target, shard_bytes=options.shard_size, force=options.force, say=_say)
-    print(f"{options.target}: {done.modules} modules expanded, {done.size / 1e6:,.1f} MB in {done.shards} shards")
+    print(f"{options.target}: {done.modules} modules expanded, {_size_text(done.size, done.shards)}")
     return 0
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from cpu_int4.checkpoint import open_checkpoint, verify
+    from cpu_int4.checkpoint import verify_bytes
     from cpu_int4.inspection import document, summarise, text
+    from cpu_int4.opened import open_quantized
 
-    checkpoint = open_checkpoint(options.folder)
-    problems = verify(checkpoint) if options.verify else []
-    for problem in problems:
-        _say(problem)
-    summary = summarise(checkpoint)
-    verified = options.verify and not problems
-    if options.json:
-        print(json.dumps(document(summary, verified=verified), indent=2))
-    else:
+    opened = open_quantized(options.folder)
+    summary = summarise(opened)
+    if not options.json:
         print(text(summary))
-        if options.verify:
-            count = len(checkpoint.manifest.tensors)
-            print(f"checksums: {count - len(problems)} of {count} tensors agree")
-    return 1 if problems else 0
+    if options.verify:
+        verify_bytes(opened.checkpoint)
+    if options.json:
+        print(json.dumps(document(summary, verified=options.verify), indent=2))
+    elif options.verify:
+        print(f"checksums: all {len(opened.checkpoint.tensors)} tensors agree")
+    return 0
 
 
 def _selection_text(quantized: Sequence[str], left: Mapping[str, str], dropped: Mapping[str, str]) -> str:
@@ -130,6 +128,10 @@ def _selection_text(quantized: Sequence[str], left: Mapping[str, str], dropped: 
     lines += [f"  {count:4} x {kind}: {reason}" for (kind, reason), count in grouped(left).items()]
     lines += [f"  {module} not written: {reason}" for module, reason in dropped.items()]
     return "\n".join(lines)
+
+
+def _size_text(size: int, shards: int) -> str:
+    return f"{size / 1e6:,.1f} MB in {shards} shard{'s' if shards > 1 else ''}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -176,8 +178,8 @@ def _add_quantize_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=GROUP_SIZES,
         default=128,
-        help="weights that share a scale and a zero: fewer are more accurate and cost more (128: 4.25 bits a weight, 32: 5)"
-        "; default: 128",
+        help="weights that share a scale and a zero: fewer are more accurate and cost more (32: 5 bits a weight; 128: 4.25;"
+        " default: 128)",
     )
     parser.add_argument(
         "--embedding",
@@ -190,8 +192,8 @@ def _add_quantize_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="leave modules in bfloat16: a name or regular expression, searched in the full name such as"
-        " model.layers.0.mlp.down_proj; may be repeated",
+        help="leave modules in bfloat16: whole parts of their names (down_proj, layers.1, model.layers.0.mlp) or a"
+        " regular expression to be found in them ('layers\\.[01]\\.'); may be repeated",
     )
     parser.add_argument(
         "--strict", action="store_true", help="refuse modules whose shape does not fit, instead of leaving them in bf16"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from cpu_int4 import format as fmt
 from cpu_int4 import grid
-from cpu_int4.checkpoint import Checkpoint, open_checkpoint
 from cpu_int4.folder import check_space, copy_others, whole_folder, write_json
+from cpu_int4.opened import Opened, open_quantized
 from cpu_int4.progress import Progress
 from cpu_int4.quantize import bf16_config
 from cpu_int4.source import CONFIG_FILE, StoredTensor, chunks, read_rows
@@ -49,17 +49,16 @@ def expand(
     Raise `CheckpointError` for a source that is torn or foreign (every tensor's checksum is compared while it is read),
     `FolderError` for a target that cannot be written.
     """
-    checkpoint = open_checkpoint(source_folder)
-    pieces = _pieces(checkpoint)
+    opened = open_quantized(source_folder)
+    pieces = _pieces(opened)
     shards = plan_shards(([piece.planned] for piece in pieces), shard_bytes)
     size = sum(tensor.size for shard in shards for tensor in shard.tensors)
     check_space(target, size)
     with whole_folder(target, source=source_folder, force=force, say=say) as folder:
-        _write_tensors(folder, shards, pieces, checkpoint)
+        _write_tensors(folder, shards, pieces, opened)
         copy_others(source_folder, folder)
-        write_json(folder / CONFIG_FILE, bf16_config(checkpoint.source.config))
-    modules = len(checkpoint.manifest.quantized())
-    return Expanded(folder=target, modules=modules, shards=len(shards), size=size)
+        write_json(folder / CONFIG_FILE, bf16_config(opened.source.config))
+    return Expanded(folder=target, modules=len(opened.checkpoint.quantized), shards=len(shards), size=size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,28 +69,26 @@ class _Piece:
     parts: tuple[StoredTensor, ...]
 
 
-def _pieces(checkpoint: Checkpoint) -> list[_Piece]:
-    quantized = set(checkpoint.manifest.quantized())
+def _pieces(opened: Opened) -> list[_Piece]:
     pieces = []
-    for name, tensor in checkpoint.source.tensors.items():
+    for name, tensor in opened.source.tensors.items():
         module, _, part = name.rpartition(".")
-        if module not in quantized or part not in fmt.PARTS:
+        if module not in opened.checkpoint.quantized or part not in fmt.PARTS:
             planned = PlannedTensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
             pieces.append(_Piece(planned=planned, parts=(tensor,)))
         elif part == "qweight":
-            shape = (tensor.shape[0], 2 * tensor.shape[1])
-            planned = PlannedTensor(name=f"{module}.weight", dtype="BF16", shape=shape)
-            pieces.append(_Piece(planned=planned, parts=checkpoint.parts(module)))
+            planned = PlannedTensor(name=f"{module}.weight", dtype="BF16", shape=opened.checkpoint.quantized[module])
+            pieces.append(_Piece(planned=planned, parts=opened.parts(module)))
     return pieces
 
 
-def _write_tensors(folder: Path, shards: tuple[Shard, ...], pieces: list[_Piece], checkpoint: Checkpoint) -> None:
+def _write_tensors(folder: Path, shards: tuple[Shard, ...], pieces: list[_Piece], opened: Opened) -> None:
     writer = ShardWriter(folder, shards)
     values = sum(math.prod(piece.planned.shape) for piece in pieces)
     progress = Progress("expand", tensors=len(pieces), values=values)
     try:
         for piece in pieces:
-            for rows in _rows(piece, checkpoint):
+            for rows in _rows(piece, opened):
                 writer.write(piece.planned.name, rows)
                 progress.advance(rows.numel())
             progress.tensor_done()
@@ -101,16 +98,16 @@ def _write_tensors(folder: Path, shards: tuple[Shard, ...], pieces: list[_Piece]
         writer.close()
 
 
-def _rows(piece: _Piece, checkpoint: Checkpoint) -> Iterator[torch.Tensor]:
+def _rows(piece: _Piece, opened: Opened) -> Iterator[torch.Tensor]:
     """The rows to write; after the last, the checksums of all that was read are compared."""
     digests = [hashlib.sha256() for _ in piece.parts]
     for start, first in chunks(piece.parts[0]):
         others = [read_rows(part, start, start + first.shape[0]) for part in piece.parts[1:]]
         for digest, rows in zip(digests, [first, *others], strict=True):
             digest.update(fmt.tensor_bytes(rows))
-        yield _dequantized(first, others, checkpoint.group_size) if others else first
+        yield _dequantized(first, others, opened.settings.group_size) if others else first
     for digest, part in zip(digests, piece.parts, strict=True):
-        fmt.check_digest(checkpoint.manifest.tensors[part.name], part.name, digest.hexdigest())
+        fmt.check_digest(opened.checkpoint.tensors[part.name], part.name, digest.hexdigest())
 
 
 def _dequantized(qweight: torch.Tensor, others: list[torch.Tensor], group_size: int) -> torch.Tensor:

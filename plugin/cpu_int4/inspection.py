@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpu_int4 import format as fmt
-from cpu_int4.checkpoint import Checkpoint
+from cpu_int4.opened import Opened
 from cpu_int4.selection import grouped, is_embedding, kind, tied
-from cpu_int4.write import PlannedTensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,26 +38,22 @@ class Summary:
         return 8 * (self.quantized_bytes + self.other_bytes) / (self.quantized_weights + self.other_weights)
 
 
-def summarise(checkpoint: Checkpoint) -> Summary:
+def summarise(opened: Opened) -> Summary:
     """Count what the manifest lists."""
-    sizes = {
-        name: PlannedTensor(name=name, dtype=entry.dtype, shape=entry.shape).size
-        for name, entry in checkpoint.manifest.tensors.items()
-    }
-    modules = {module: _weight_shape(checkpoint, module) for module in checkpoint.manifest.quantized()}
+    modules, entries = opened.checkpoint.quantized, opened.checkpoint.tensors
     parts = {name for module in modules for name in fmt.part_names(module)}
-    others = [entry for name, entry in checkpoint.manifest.tensors.items() if name not in parts]
+    sizes = {name: math.prod(entry.shape) * fmt.DTYPE_BYTES[entry.dtype] for name, entry in entries.items()}
     return Summary(
-        group_size=checkpoint.group_size,
-        quantize_embedding=checkpoint.quantize_embedding,
-        tied=tied(checkpoint.source.config),
+        group_size=opened.settings.group_size,
+        quantize_embedding=opened.settings.quantize_embedding,
+        tied=tied(opened.source.config),
         modules=modules,
-        left=checkpoint.manifest.left,
+        left=opened.left,
         quantized_weights=sum(n * k for n, k in modules.values()),
         quantized_bytes=sum(size for name, size in sizes.items() if name in parts),
-        other_weights=sum(math.prod(entry.shape) for entry in others),
+        other_weights=sum(math.prod(entry.shape) for name, entry in entries.items() if name not in parts),
         other_bytes=sum(size for name, size in sizes.items() if name not in parts),
-        shards=len({entry.file for entry in checkpoint.manifest.tensors.values()}),
+        shards=len({entry.file for entry in entries.values()}),
     )
 
 
@@ -84,15 +79,15 @@ def text(summary: Summary) -> str:
     """The summary for people."""
     modules = summary.modules
     total = summary.quantized_bytes + summary.other_bytes
-    head = "the embedding, also the head" if summary.tied else "embedding"
+    head = "embedding, which is the head too" if summary.tied else "embedding"
     embedded = any(is_embedding(module) for module in summary.modules)
     lines = [
         f"cpu_int4, format version {fmt.FORMAT_VERSION}: 4 bits, asymmetric, groups of {summary.group_size}",
         f"  bits a weight, scales and zeros included: {summary.bits_quantized:.3f} in {len(modules)} quantized modules",
         f"  bits a weight of the whole model: {summary.bits_model:.3f}",
-        f"  size: {_megabytes(total)} in {summary.shards} shards",
-        f"    quantized {_megabytes(summary.quantized_bytes)}, {summary.quantized_weights:,} weights",
-        f"    in bf16 {_megabytes(summary.other_bytes)}, {summary.other_weights:,} weights",
+        f"  size: {megabytes(total)} in {summary.shards} shard{'s' if summary.shards > 1 else ''}",
+        f"    quantized {megabytes(summary.quantized_bytes)}, {summary.quantized_weights:,} weights",
+        f"    in bf16 {megabytes(summary.other_bytes)}, {summary.other_weights:,} weights",
         f"  {head}: {'quantized' if embedded else 'in bf16'}",
         "quantized:",
     ]
@@ -110,10 +105,6 @@ def _kinds(modules: Mapping[str, tuple[int, int]]) -> dict[tuple[str, int, int],
     return counts
 
 
-def _weight_shape(checkpoint: Checkpoint, module: str) -> tuple[int, int]:
-    n, half = checkpoint.manifest.tensors[f"{module}.qweight"].shape
-    return n, 2 * half
-
-
-def _megabytes(size: int) -> str:
+def megabytes(size: int) -> str:
+    """Bytes in words, decimal as disks count."""
     return f"{size / 1e6:,.1f} MB"

@@ -14,7 +14,7 @@ from cpu_int4 import format as fmt
 from cpu_int4 import grid
 from cpu_int4.folder import check_space, copy_others, whole_folder, write_json
 from cpu_int4.progress import Progress
-from cpu_int4.selection import FLOATS, Options, Selection, is_embedding, select
+from cpu_int4.selection import FLOATS, Options, Selection, is_embedding, is_head, select
 from cpu_int4.source import CONFIG_FILE, Source, SourceError, StoredTensor, chunks, open_source
 from cpu_int4.write import SHARD_BYTES, PlannedTensor, Shard, ShardWriter, plan_shards
 
@@ -168,7 +168,7 @@ def _describe(
     config = bf16_config(source.config)
     config["quantization_config"] = fmt.quantization_config(
         group_size=options.group_size,
-        quantize_embedding=any(is_embedding(module) for module in selection.quantized),
+        quantize_embedding=any(is_embedding(module) or is_head(module) for module in selection.quantized),
         modules_not_converted=sorted(selection.left),
     )
     write_json(folder / CONFIG_FILE, config)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cpu_int4.format import CheckpointError, unsuitable
+from cpu_int4.names import matches
 
 EMBEDDINGS: Final = ("embed_tokens", "embedding", "embed_in", "word_embeddings", "tok_embeddings", "wte")
 HEADS: Final = ("lm_head", "embed_out")
@@ -31,7 +32,7 @@ class Options:
 
     group_size: int = 128
     embedding: bool = True  # the token embedding, and a head of its own where the two are not tied
-    skip: Sequence[str] = field(default_factory=tuple)  # regular expressions, searched in the module's name
+    skip: Sequence[str] = field(default_factory=tuple)  # whole parts of names, or regular expressions found in them
     strict: bool = False  # a module whose shape does not fit is an error, not left in bfloat16
 
 
@@ -52,7 +53,7 @@ def select(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], opt
     """
     modules = {name.removesuffix(".weight"): shape for name, shape in shapes.items() if _is_matrix(name, shape)}
     skipped = _skipped(modules, options.skip)
-    dropped = {name: "tied: the embedding serves as head" for name in modules if _is_head(name) and tied(config)}
+    dropped = {name: "tied: the embedding serves as head" for name in modules if is_head(name) and tied(config)}
     unfit: dict[str, str] = {}
     left: dict[str, str] = {}
     for module, (n, k) in ((module, shape) for module, shape in modules.items() if module not in dropped):
@@ -72,6 +73,11 @@ def select(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], opt
 def is_embedding(module: str) -> bool:
     """Whether a module is the token embedding, by its name."""
     return _last(module) in EMBEDDINGS and not _DECODER.search(module)
+
+
+def is_head(module: str) -> bool:
+    """Whether a module is the output head, by its name."""
+    return _last(module) in HEADS
 
 
 def tied(config: Mapping[str, Any]) -> bool:
@@ -99,17 +105,13 @@ def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
     return name.endswith(".weight") and len(shape) == 2 and not _NORM.search(_last(module))
 
 
-def _is_head(module: str) -> bool:
-    return _last(module) in HEADS
-
-
 def _last(module: str) -> str:
     return module.rpartition(".")[2]
 
 
 def _by_nature(module: str, options: Options) -> str:
     """Why a module is left whatever its shape; empty if it is one to quantize."""
-    if is_embedding(module) or _is_head(module):
+    if is_embedding(module) or is_head(module):
         return "" if options.embedding else "embedding and head are left in bf16 (--no-embedding)"
     if not _DECODER.search(module) or _OTHER_TOWER.search(module):
         return "neither a linear layer of the decoder, nor the token embedding, nor the head"
@@ -133,16 +135,19 @@ def _companions(modules: Iterable[str], left: Mapping[str, str]) -> dict[str, st
 def _skipped(modules: Iterable[str], patterns: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pattern in patterns:
-        matches = [module for module in modules if _matcher(pattern)(module)]
-        if not matches:
+        meant = [module for module in modules if _matcher(pattern)(module)]
+        if not meant:
             near = difflib.get_close_matches(pattern, {*modules, *map(_last, modules)}, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise SelectionError(f"--skip {pattern!r} matches no module of this checkpoint{hint}")
-        found |= dict.fromkeys(matches, f"--skip {pattern}")
+        found |= dict.fromkeys(meant, f"--skip {pattern}")
     return found
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:
+    """Names mean whole parts, as in modules_not_converted: `layers.1` is not `layers.10`."""
+    if re.fullmatch(r"[\w.]+", pattern):
+        return lambda module: matches(pattern, module)
     try:
         return re.compile(pattern).search
     except re.error as error:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-
 from cpu_int4.folder import write_json
 from cpu_int4.format import DTYPE_BYTES, INDEX_FILE, TensorEntry, tensor_bytes
 
