@@ -12,9 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 
-def write(
-    folder: Path, config: Mapping[str, Any], weights: Mapping[str, torch.Tensor], *, shards: int = 1
-) -> Path:
+def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, torch.Tensor], *, shards: int = 1) -> Path:
     """A directory as `save_pretrained` leaves it, with a tokenizer and generation settings beside the weights."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(dict(config)))
@@ -24,7 +22,9 @@ def write(
     if shards == 1:
         save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
         return folder
-    files = {name: f"model-{i * shards // len(names) + 1:05}-of-{shards:05}.safetensors" for i, name in enumerate(names)}
+    files = {
+        name: f"model-{i * shards // len(names) + 1:05}-of-{shards:05}.safetensors" for i, name in enumerate(names)
+    }
     for file in set(files.values()):
         save_file({name: weights[name] for name in names if files[name] == file}, folder / file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
@@ -38,14 +38,21 @@ def llama(folder: Path, *, dtype: torch.dtype = torch.bfloat16, shards: int = 1,
 
 
 def spark(folder: Path, **changes: Any) -> Path:
-    """The names and proportions of Spark2_5: fused q_k_v_proj, g_proj of eight rows, an embedding called `embedding`."""
+    """The names and proportions of Spark2_5: fused q_k_v_proj, g_proj of 8 rows, an embedding called `embedding`."""
     shapes: dict[str, tuple[int, ...]] = {"model.embedding.weight": (320, 128), "model.norm.weight": (128,)}
     for layer in range(2):
         attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
-        shapes |= {f"{attention}.{n}.weight": (r, 128) for n, r in (("q_k_v_proj", 192), ("g_proj", 8), ("out_proj", 128))}
+        shapes |= {
+            f"{attention}.{n}.weight": (r, 128) for n, r in (("q_k_v_proj", 192), ("g_proj", 8), ("out_proj", 128))
+        }
         shapes |= {f"{mlp}.gate_proj.weight": (256, 128), f"{mlp}.up_proj.weight": (256, 128)}
         shapes |= {f"{mlp}.down_proj.weight": (128, 256), f"model.layers.{layer}.input_layernorm.weight": (128,)}
-    config = {"architectures": ["Spark2_5ForCausalLM"], "model_type": "spark2_5", "tie_word_embeddings": True, **changes}
+    config = {
+        "architectures": ["Spark2_5ForCausalLM"],
+        "model_type": "spark2_5",
+        "tie_word_embeddings": True,
+        **changes,
+    }
     return write(folder, config, tiny.random_weights(shapes))
 
 
@@ -61,3 +68,9 @@ def document(folder: Path, file: str = "config.json") -> dict[str, Any]:
     """A JSON file of a directory."""
     loaded: dict[str, Any] = json.loads((folder / file).read_text())
     return loaded
+
+
+def tensors_of(file: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of one shard."""
+    found: dict[str, torch.Tensor] = load_file(file)
+    return found

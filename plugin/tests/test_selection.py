@@ -43,7 +43,7 @@ def test_a_head_of_its_own_is_quantized_like_the_embedding() -> None:
 
 
 def test_a_tied_head_that_is_stored_too_is_not_written() -> None:
-    """vLLM skips it; it is neither quantized nor kept, and that is said."""
+    """Since vLLM skips it, it is neither quantized nor kept, and that is said."""
     found = chosen("model.embed_tokens", "lm_head", config={"tie_word_embeddings": True})
     assert found.quantized == ("model.embed_tokens",)
     assert list(found.dropped) == ["lm_head"]
@@ -85,9 +85,16 @@ def test_case_66_strict_refuses_and_counts() -> None:
 
 def test_case_65_parts_that_vllm_fuses_are_left_together() -> None:
     """One part of q, k, v left in bfloat16 takes the others along, each with the reason; other layers stay."""
-    found = chosen(*(f"{ATTENTION}.{part}_proj" for part in "qkvo"), "model.layers.1.self_attn.q_proj", skip=("layers.0.self_attn.k_proj",))
+    found = chosen(
+        *(f"{ATTENTION}.{part}_proj" for part in "qkvo"),
+        "model.layers.1.self_attn.q_proj",
+        skip=("layers.0.self_attn.k_proj",),
+    )
     assert found.quantized == (f"{ATTENTION}.o_proj", "model.layers.1.self_attn.q_proj")
-    assert found.left[f"{ATTENTION}.q_proj"] == "vLLM fuses it with k_proj, which is left: --skip layers.0.self_attn.k_proj"
+    assert (
+        found.left[f"{ATTENTION}.q_proj"]
+        == "vLLM fuses it with k_proj, which is left: --skip layers.0.self_attn.k_proj"
+    )
 
 
 def test_case_65_gate_and_up_are_left_together_when_one_does_not_fit() -> None:
@@ -113,13 +120,13 @@ def test_patterns_to_skip_are_searched() -> None:
 
 def test_a_name_that_matches_nothing_is_an_error_with_a_near_match() -> None:
     """A typing error must not quantize what was to be spared."""
-    with pytest.raises(SelectionError, match="'kproj' matches no module.*did you mean k_proj"):
+    with pytest.raises(SelectionError, match=r"'kproj' matches no module.*did you mean k_proj"):
         chosen(f"{ATTENTION}.k_proj", skip=("kproj",))
 
 
 def test_a_pattern_that_is_none_is_an_error() -> None:
     """The regular expression's own complaint is passed on."""
-    with pytest.raises(SelectionError, match="is no regular expression: .*unterminated"):
+    with pytest.raises(SelectionError, match=r"is no regular expression: .*unterminated"):
         chosen(f"{ATTENTION}.k_proj", skip=("k_proj[",))
 
 
@@ -147,5 +154,5 @@ def test_two_dimensional_norms_are_never_quantized() -> None:
 
 def test_nothing_to_quantize_is_an_error() -> None:
     """With the reasons, so that the group size can be chosen better."""
-    with pytest.raises(SelectionError, match="no module is left to quantize with group size 64.*K = 96"):
+    with pytest.raises(SelectionError, match=r"no module is left to quantize with group size 64.*K = 96"):
         chosen(f"{MLP}.down_proj:64x96")

@@ -72,9 +72,18 @@ def test_case_64_missing_and_surplus_tensors_are_named_all_at_once(tmp_path: Pat
         ({"config.json": "{"}, r"config\.json: cannot be read as JSON"),
         ({"config.json": "[]"}, r"config\.json: holds list"),
         ({"config.json": "{}"}, r"has no \*\.safetensors$"),
-        ({"config.json": "{}", "pytorch_model.bin": "x"}, r"pytorch_model\.bin is of another format: save the model as"),
-        ({"config.json": "{}", "a.safetensors": "x", "b.safetensors": "x"}, r"2 shards \(a\.safetensors, \.\.\.\) and no"),
-        ({"config.json": "{}", "model.safetensors": "xx"}, r"model\.safetensors: torn or no safetensors file \(2 bytes"),
+        (
+            {"config.json": "{}", "pytorch_model.bin": "x"},
+            r"pytorch_model\.bin is of another format: save the model as",
+        ),
+        (
+            {"config.json": "{}", "a.safetensors": "x", "b.safetensors": "x"},
+            r"2 shards \(a\.safetensors, \.\.\.\) and no",
+        ),
+        (
+            {"config.json": "{}", "model.safetensors": "xx"},
+            r"model\.safetensors: torn or no safetensors file \(2 bytes",
+        ),
         ({"config.json": "{}", "model.safetensors.index.json": "{}"}, r"index\.json: is no index"),
     ],
 )
