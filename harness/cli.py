@@ -11,6 +11,12 @@ from collections.abc import Sequence
 from harness import __version__
 from harness.commands.answer import Answer, CommandError, Exit
 
+#: Tables that `export` knows, so that `--help` can name them without loading what makes them.
+TABLE_NAMES = (
+    "metrics", "trials", "failures", "verdicts", "claims", "memory", "levels", "samples", "series", "phases",
+    "iterations", "engagement", "work", "disturbance",
+)  # fmt: skip
+
 EPILOG = """\
 the usual way:
   harness check experiments/demo.yaml     every error of the file at once
@@ -93,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
         "rerun", "Run a recorded experiment again on this host and judge whether the two agree.", ("RUN", run)
     )
     agree = command("agree", "Say of each pair and claim whether two runs agree.", ("FIRST", run), ("SECOND", run))
+    export = command("export", "Write a run's tables, every trial included, as CSV or JSON.", ("RUN", run))
     host = command("host", "Say what this host can measure, what it cannot and why, and what would make it quieter.")
     model = command("model", "Make a model by its recipe; without a name, list the recipes.")
     command("schema", "Print the JSON Schema of experiment files, for editors.")
@@ -101,11 +108,16 @@ def parser() -> argparse.ArgumentParser:
     for sub in (plan, measure):
         sub.add_argument("--passes", type=_at_least_one, metavar="N", help="passes instead of the file's")
         sub.add_argument("--seed", type=int, metavar="S", help="seed of the order instead of the file's or a drawn one")
-    for sub in (measure, rerun, report, agree):
+    for sub in (measure, rerun, report, agree, export):
         sub.add_argument("--results", metavar="DIR", help="results folder (default: the project's results/)")
     measure.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, appending to it")
     for sub in (check, plan, report, agree, host, rerun):
         sub.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else")
+    export.add_argument(
+        "--format", choices=("csv", "json"), required=True, help="csv: one file a table; json: one file"
+    )
+    export.add_argument("--out", metavar="DIR", help="folder for the files (default: standard output)")
+    export.add_argument("--table", metavar="NAME", choices=TABLE_NAMES, help="csv without --out: which table (metrics)")
     host.add_argument("--prove", action="store_true", help="measure programs whose memory is known, on this host")
     host.add_argument("--repeats", type=_at_least_one, default=50, metavar="N", help="repeats of each program (50)")
     model.add_argument("recipe", nargs="?", metavar="RECIPE", help="name of the recipe")
