@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +22,9 @@ needs_arms = pytest.mark.skipif(not ARMS_PYTHON.exists(), reason="`make setup` m
 
 
 def test_every_recipe_has_a_maker() -> None:
-    """The table of recipes and the program that makes them name the same models."""
-    assert set(RECIPES) == set(MAKERS)
+    """The program that makes models knows those without a parent; every parent is a recipe."""
+    assert {name for name, recipe in RECIPES.items() if recipe.parent is None} == set(MAKERS)
+    assert {recipe.parent for recipe in RECIPES.values()} - {None} <= set(RECIPES)
 
 
 def test_rotary_rows_go_back_to_halves() -> None:
@@ -73,7 +76,7 @@ def test_a_model_is_made_once_and_the_same_bytes_each_time(tmp_path: Path) -> No
     again = store.make("tiny-random", models=tmp_path / "one two", python=Path("/nowhere"), say=said.append)
     other = store.make("tiny-random", models=tmp_path / "other", python=ARMS_PYTHON, say=said.append)
     assert first == again
-    assert len(said) == 2
+    assert len(said) == 4, said  # when it begins and when it is made, for each of the two that were made
     assert other.digest == first.digest
     assert first.digest == store.combined(store.file_digests(first.folder))
     assert [path.name for path in (tmp_path / "one two").iterdir()] == ["tiny-random"]
@@ -120,3 +123,54 @@ def test_a_name_that_is_no_model_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(store.ModelError, match="`make setup`"):
         store.make("tiny-random", models=tmp_path, python=tmp_path / "python", say=lambda _: None)
     assert store.resolve("tiny-random", models=tmp_path, relative_to=tmp_path) is None
+
+
+def _fake_python(folder: Path, *, plugin: bool = True) -> Path:
+    """An interpreter that makes every model as one file, and notes what it was asked to run."""
+    python = folder / "python"
+    python.write_text(
+        f"""#!/bin/sh
+if [ "$1" = -c ]; then exit {0 if plugin else 1}; fi
+echo "$@" >> "{folder}/asked"
+echo "half done" >&2
+if [ "$1" = -m ]; then folder=$5; mkdir "$folder"; else folder=$3; fi
+echo "$@" | wc -w > "$folder/config.json"
+"""
+    )
+    python.chmod(0o755)
+    return python
+
+
+def test_a_model_in_four_bits_is_made_from_its_parent_by_the_plugins_command(tmp_path: Path) -> None:
+    """The parent comes first; the command gets both folders and the recipe's options; its words are passed on; the digest
+    of the parent is on record, and a model whose parent is another one by now is made again.
+    """
+    said: list[str] = []
+    models = tmp_path / "models"
+    made = store.make("tiny-random-cpu_int4", models=models, python=_fake_python(tmp_path), say=said.append)
+    first, second = (tmp_path / "asked").read_text().splitlines()
+    assert first.split()[1] == "tiny-random"
+    assert second.startswith(f"-m cpu_int4.cli quantize {models / 'tiny-random'} ")
+    assert second.endswith(" --group-size 64")
+    assert "model tiny-random-cpu_int4: half done" in said
+    parent = store.made(RECIPES["tiny-random"], models)
+    assert parent is not None
+    assert json.loads((made.folder / store.MANIFEST).read_text())["parent"] == parent.digest
+    manifest = parent.folder / store.MANIFEST
+    manifest.write_text(manifest.read_text().replace(parent.digest, "0" * 64))
+    assert store.made(RECIPES["tiny-random-cpu_int4"], models) is None
+
+
+def test_a_model_in_four_bits_without_the_plugin_says_make_setup(tmp_path: Path) -> None:
+    """It is said before anything is made, the 3.4 GB of a parent above all."""
+    python = _fake_python(tmp_path, plugin=False)
+    with pytest.raises(store.ModelError, match="cpu-int4 is not installed for .*: `make setup`"):
+        store.make("spark2_5-synthetic-cpu_int4", models=tmp_path / "models", python=python, say=lambda _: None)
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_disk_without_room_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names what is needed, what there is, and the way out."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2_000_000))
+    with pytest.raises(store.ModelError, match=r"needs 3 MB below .*, which has 2 MB free: .*HARNESS_MODELS"):
+        store.make("tiny-random", models=tmp_path, python=_fake_python(tmp_path), say=lambda _: None)
