@@ -63,7 +63,7 @@ def _closed(record: TrialRecord, arm: Arm, failure: Failure | None) -> TrialReco
 
 
 def meets(expect: Expectation, failure: Failure) -> bool:
-    """The failure is one that was declared, for certain or as possible: same reason, and same signal if one is named."""
+    """The failure is one that was declared, certain or possible: same reason, and same signal where one was named."""
     return failure.reason.value in {expect.failure, expect.may_fail} and expect.signal in {None, failure.signal}
 
 

@@ -42,14 +42,14 @@ def pack(weight: Any, group: int = GROUP) -> dict[str, Any]:
     """A weight [N, K] as GPTQ stores it, K a multiple of `group` and `group` of 8, N of 8.
 
     `qweight` int32 [K/8, N]: eight codes along K in a word, the first in the lowest nibble; w = (code - 8) * scale.
-    `scales` float16 [K/group, N]. `qzeros` int32 [K/group, N/8]: eight zero points along N in a word, each stored less
+    `scales` bfloat16 [K/group, N] (float16 elsewhere; vLLM would round it, with a warning for each matrix). `qzeros` int32 [K/group, N/8]: eight zero points along N in a word, each stored less
     one, so 7. `g_idx` int32 [K]: the group of each k.
     """
     import torch
 
     rows, columns = weight.shape
     grouped = weight.float().view(rows, columns // group, group)
-    scales = (grouped.abs().amax(dim=2) / (_ZERO - 1)).clamp_min(2.0**-14).half()  # the least normal float16
+    scales = (grouped.abs().amax(dim=2) / (_ZERO - 1)).clamp_min(2.0**-14).bfloat16()
     codes = (grouped / scales.float().unsqueeze(2)).round_().clamp_(-_ZERO, _ZERO - 1).add_(_ZERO)
     words = codes.view(rows, columns // _PER_WORD, _PER_WORD).to(torch.int64)
     places = 2 ** (_BITS * torch.arange(_PER_WORD))
