@@ -81,8 +81,8 @@ def bindings(experiment: Experiment, host: Mapping[str, Any]) -> Iterator[str]:
         lacking = lacking_cpus(binding, host.get("allowed_cpus"))
         if lacking:
             yield (
-                f"{variable}={binding} ({listed(names)}) names {count(len(lacking), 'CPU')} that a run may not use here,"
-                f" from {lacking[0]} on; this host allows {host['allowed_cpus']}"
+                f"{variable}={binding} ({listed(names)}) names {count(len(lacking), 'CPU')} that a run may not use"
+                f" here, from {lacking[0]} on; this host allows {host['allowed_cpus']}"
             )
 
 

@@ -42,8 +42,9 @@ def pack(weight: Any, group: int = GROUP) -> dict[str, Any]:
     """A weight [N, K] as GPTQ stores it, K a multiple of `group` and `group` of 8, N of 8.
 
     `qweight` int32 [K/8, N]: eight codes along K in a word, the first in the lowest nibble; w = (code - 8) * scale.
-    `scales` bfloat16 [K/group, N] (float16 elsewhere; vLLM would round it, with a warning for each matrix). `qzeros` int32 [K/group, N/8]: eight zero points along N in a word, each stored less
-    one, so 7. `g_idx` int32 [K]: the group of each k.
+    `scales` bfloat16 [K/group, N] (float16 elsewhere; vLLM would round it, with a warning for each matrix).
+    `qzeros` int32 [K/group, N/8]: eight zero points along N in a word, each stored less one, so 7. `g_idx` int32 [K]:
+    the group of each k.
     """
     import torch
 
