@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,33 @@ def test_shards_hold_every_weight_once_and_no_more_than_their_limit() -> None:
     shapes: dict[str, tuple[int, ...]] = {"a": (4,), "b": (4,), "big": (100,), "c": (2,)}  # 8, 8, 200 and 4 bytes
     assert spark.shards(shapes, limit=16) == [["a", "b"], ["big"], ["c"]]
     assert [name for names in spark.shards(spark.shapes()) for name in names] == list(spark.shapes())
+
+
+@needs_arms
+def test_gptq_packs_eight_codes_along_k_and_stores_zero_points_less_one() -> None:
+    """Rows of known codes: alternating 7 and -7 (15, 1), all 7 (15), all 0 (8); the words are worked out by hand."""
+    code = (
+        "import json, torch, spark_gptq\n"
+        "rows = torch.zeros(8, 256)\n"
+        "rows[0, 0::2], rows[0, 1::2], rows[1], rows[3, 128:] = 7, -7, 7, 14\n"
+        "found = spark_gptq.pack(rows)\n"
+        "print(json.dumps({name: [list(t.shape), str(t.dtype), t.tolist()] for name, t in found.items()}))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "harness" / "models")}
+    done = subprocess.run([ARMS_PYTHON, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert {name: (shape, kind) for name, (shape, kind, _) in found.items()} == {
+        "qweight": ([32, 8], "torch.int32"),
+        "scales": ([2, 8], "torch.bfloat16"),
+        "qzeros": ([2, 1], "torch.int32"),
+        "g_idx": ([256], "torch.int32"),
+    }
+    words, scales = found["qweight"][2], found["scales"][2]
+    assert words[0][:3] == [0x1F1F1F1F, -1, 0x88888888 - 2**32]
+    assert (scales[0][0], scales[0][3], scales[1][3]) == (1.0, 2.0**-14, 2.0)  # 14 / 7; and a group of zeros
+    assert (words[0][3], words[16][3]) == (0x88888888 - 2**32, -1)
+    assert found["qzeros"][2] == [[0x77777777], [0x77777777]]
+    assert found["g_idx"][2] == [0] * 128 + [1] * 128
 
 
 @needs_arms

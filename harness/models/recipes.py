@@ -65,6 +65,16 @@ _ALL: Final = (
         megabytes=3420,
     ),
     Recipe(
+        name="spark2_5-synthetic-gptq",
+        version=1,
+        description="spark2_5-synthetic with its linear weights in GPTQ's format (4 bits, groups of 128, symmetric,"
+        " codes rounded to nearest): for vLLM's own 4-bit kernels, W4A8 on hosts with AMX, W4A16 elsewhere",
+        source="made from a seed, for the architecture in the Python package vllm-spark2-5-plugin 0.1.0",
+        licence="Apache-2.0",
+        seconds=60,
+        megabytes=1320,
+    ),
+    Recipe(
         name="tiny-random",
         version=1,
         description="a llama of 2 layers and 512 tokens with seeded random weights: for tests, speaks nonsense",
