@@ -17,20 +17,18 @@ __version__ = "0.1.0"
 
 
 def _unreachable() -> str:
-    """Why vLLM's processes will not find this package, in words; empty if they will. Costs a millisecond."""
+    """Why vLLM's processes will not find this package, in words; empty if they will."""
     switched = _os.environ.get("VLLM_PLUGINS")
     if switched is not None and __name__ not in switched.split(","):
         return f"VLLM_PLUGINS is {switched!r} and does not name {__name__}: name it, or unset the variable"
-    try:
-        _metadata.distribution("cpu-int4")
-    except _metadata.PackageNotFoundError:
-        return "the distribution cpu-int4 is not installed here, though its code can be imported: install it"
+    if not _metadata.entry_points(group="vllm.general_plugins", name=__name__):
+        return "no installed distribution names it there: install cpu-int4, of which only the code is found here"
     return ""
 
 
 if _why := _unreachable():
     _warnings.warn(
-        f"vLLM's processes look for {__name__} in the entry point group vllm.general_plugins and will not load it: {_why}",
+        f"vLLM's processes load {__name__} through the entry point group vllm.general_plugins and will not: {_why}",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -41,7 +41,7 @@ def main() -> None:
     steps = [next(iter(row.values())).logprob for row in answer.outputs[0].logprobs]
     worker = None if os.environ.get("TEST_NO_REPORT") else llm.collective_rpc(report)[0]
     result = {"tokens": list(answer.outputs[0].token_ids), "prompt": prompt, "steps": steps, "pid": os.getpid()}
-    print("\nRESULT " + json.dumps({**result, "worker": worker}))
+    sys.stdout.write("\nRESULT " + json.dumps({**result, "worker": worker}) + "\n")
 
 
 if __name__ == "__main__":

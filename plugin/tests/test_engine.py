@@ -1,4 +1,4 @@
-"""The plugin in real engines: found through its entry point in every process, compiled and eager, or refused in time."""
+"""The plugin in real engines: found through its entry point in every process, or refused in time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Ended:
 
 
 def site(folder: Path, entry: str = ENTRY) -> Path:
-    """A folder that a distribution with this entry point is installed in; its own name, so that a real one may stand by."""
+    """A folder with a distribution of this entry point; it has its own name, so that a real one may stand by."""
     info = folder / "cpu_int4_under_test-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cpu-int4-under-test\nVersion: 0\n")
@@ -77,7 +77,7 @@ def near(one: list[float], other: list[float], tolerance: float = 0.05) -> bool:
 
 
 def test_case_47_the_entry_point_reaches_the_engine_under_spawn_and_from_another_folder(tmp_path: Path) -> None:
-    """Eager: the worker, another process, serves 4-bit layers, and scores a prompt as the bf16 model that they stand for."""
+    """Eager: the worker, another process, serves 4-bit layers and scores a prompt as the bf16 model they stand for."""
     folder, plain = tiny.pair(tmp_path / "model", tiny.qwen2())
     int4 = succeeded(run(tmp_path, folder, {"enforce_eager": True}))
     worker = int4["worker"]
@@ -140,7 +140,7 @@ def test_case_47_registered_in_the_script_only_it_fails_in_the_engine_and_names_
 
 @pytest.mark.parametrize("entry", ["cpu_int4.no_such_module:register", "broken_plugin:register"])
 def test_case_48_a_plugin_that_fails_to_load_fails_the_run(tmp_path: Path, entry: str) -> None:
-    """An entry point that cannot be imported is skipped by vLLM; the checkpoint's method is then unknown, and nothing runs."""
+    """An entry point that cannot be imported is skipped; the checkpoint's method is then unknown, and nothing runs."""
     folder, _ = tiny.pair(tmp_path / "model", tiny.llama())
     site(tmp_path / "site", entry)
     (tmp_path / "site" / "broken_plugin.py").write_text("raise OSError('a library is missing')\n")

@@ -183,7 +183,9 @@ def test_case_53_a_layer_made_for_another_dtype_is_refused_with_the_flag(rank: A
     """Where a dtype reaches a layer past the configuration's check, the layer refuses it."""
     rank(0, 1)
     with pytest.raises(UnsupportedLayerError, match=r'up: computes in torch.float16: pass dtype="bfloat16"'):
-        vllm_linear.ColumnParallelLinear(64, 32, bias=False, quant_config=Method(), prefix="up", params_dtype=torch.half)
+        vllm_linear.ColumnParallelLinear(
+            64, 32, bias=False, quant_config=Method(), prefix="up", params_dtype=torch.half
+        )
 
 
 def test_biases_are_added_once(rank: Any) -> None:

@@ -13,11 +13,12 @@ import torch
 
 package = pytest.importorskip("vllm_spark2_5_plugin")
 
-HIDDEN, INNER, HEADS, KV, HEAD, VOCABULARY, LAYERS = 128, 192, 4, 2, 32, 256, 2
+HIDDEN, INNER, HEADS, KV, HEAD, VOCABULARY = 128, 192, 4, 2, 32, 256
+LAYERS = 4  # every fourth attends to all; vLLM 0.32 wants one of each kind
 
 
 def config() -> dict[str, Any]:
-    """A `config.json` of two layers."""
+    """A `config.json` of four layers."""
     return {
         "architectures": ["Spark2_5ForCausalLM"],
         "model_type": "spark2_5",
@@ -36,7 +37,10 @@ def config() -> dict[str, Any]:
 
 def weights() -> tiny.Weights:
     """Every weight by the names that the package reads."""
-    shapes: dict[str, tuple[int, ...]] = {"model.embedding.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embedding.weight": (VOCABULARY, HIDDEN),
+        "model.norm.weight": (HIDDEN,),
+    }
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}"
         shapes |= {
@@ -81,7 +85,7 @@ def test_case_50_spark_holds_its_weights_and_its_gates_stay_bf16_by_the_models_c
     fields = tiny.fields(modules_not_converted=listed)
     folder = tiny.write(tmp_path, {**config(), "quantization_config": fields}, stored)
     model, method = inside.loaded(folder)
-    assert method.engagement(model)["modules"] == {"bf16:model": 2, "int4_embedding": 1, "int4_linear": 8}
+    assert method.engagement(model)["modules"] == {"bf16:model": 4, "int4_embedding": 1, "int4_linear": 16}
     assert model.lm_head is model.model.embedding  # one packed copy
     for index, layer in enumerate(model.model.layers):
         prefix = f"model.layers.{index}"
