@@ -53,7 +53,7 @@ def evidence(one: Judged) -> RunEvidence:
 def comparison_key(
     versions: Mapping[str, Any], host: Mapping[str, Any], records: Sequence[TrialRecord]
 ) -> dict[str, Any]:
-    """What must be equal for two runs' ratios to be compared: engines, models, instruction sets, huge pages, work."""
+    """What must be equal for two runs' ratios to be compared: engines, models, texts, processor, huge pages, work."""
     key: dict[str, Any] = {
         "instruction sets": (host.get("cpu") or {}).get("isa"),
         "huge pages": (host.get("memory") or {}).get("thp"),
@@ -63,6 +63,7 @@ def comparison_key(
         key |= {f"{name}: {package}": packages[package] for package in _ENGINES if package in packages}
     for name, found in (versions.get("models") or {}).items():
         key[f"model {name}"] = found.get("digest")
+    key |= {f"text {name}": digest for name, digest in (versions.get("texts") or {}).items()}
     for record in records:
         key |= {f"{record.arm}: {fact}": record.work[fact] for fact in _WORK if fact in record.work}
     return key

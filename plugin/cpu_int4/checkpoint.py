@@ -6,12 +6,14 @@ loading starts. Tensors are mapped, not read into memory of our own: a view cost
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cpu_int4.format import (
+    INDEX_FILE,
     PARTS,
     REMAKE,
     CheckpointError,
@@ -44,7 +46,7 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path, group_size: int) -> Checkpoint:
-    """Read manifest and headers. Raise `CheckpointError` with every tensor that is missing, extra, torn or misshapen."""
+    """Read manifest and headers. Raise `CheckpointError` with all that is missing, extra, torn or misshapen."""
     match read_manifest(folder):
         case NoManifest(why=why):
             raise CheckpointError(f"{why}; without it no tensor can be checked: {REMAKE}")
@@ -52,7 +54,7 @@ def open_checkpoint(folder: Path, group_size: int) -> Checkpoint:
             pass
     tensors = dict(manifest.tensors)
     quantized = {name: _size(tensors[f"{name}.qweight"]) for name in manifest.quantized()}
-    problems = [*_header_problems(folder, tensors), *_part_problems(tensors, quantized, group_size)]
+    problems = [*_index_problems(folder, tensors), *_header_problems(folder, tensors), *_part_problems(tensors, quantized, group_size)]
     if problems:
         raise CheckpointError(f"{folder}: the checkpoint cannot be loaded:\n" + _itemised(problems))
     return Checkpoint(folder=folder, tensors=tensors, quantized=quantized)
@@ -74,6 +76,22 @@ def verify_bytes(checkpoint: Checkpoint) -> None:
                     problems.append(str(error))
     if problems:
         raise CheckpointError(f"{checkpoint.folder}: the checkpoint cannot be loaded:\n" + _itemised(problems))
+
+
+def _index_problems(folder: Path, tensors: Mapping[str, TensorEntry]) -> Iterator[str]:
+    """Where the index says otherwise: vLLM reads only the files that it names."""
+    path = folder / INDEX_FILE
+    if not path.exists():  # then vLLM reads every file
+        return
+    try:
+        where = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        yield f"{INDEX_FILE}: cannot be read ({type(error).__name__}: {error}); {REMAKE}"
+        return
+    if lost := [name for name, entry in tensors.items() if where.get(name) != entry.file]:
+        yield f"{INDEX_FILE}: does not place these tensors where the manifest does: {listing(lost)}"
+    if extra := set(where) - set(tensors):
+        yield f"{INDEX_FILE}: names tensors that the manifest does not: {listing(extra)}"
 
 
 def _header_problems(folder: Path, tensors: Mapping[str, TensorEntry]) -> Iterator[str]:

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
 from vllm.distributed import get_pp_group
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
-from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     UnquantizedEmbeddingMethod,
@@ -28,6 +26,9 @@ from cpu_int4.register import require_registered
 from cpu_int4.session import Session
 
 if TYPE_CHECKING:
+    import torch
+    from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+
     from cpu_int4.config import CpuInt4Config
 
 #: How embeddings are called by the models that pass no name for theirs to vLLM (llama does not).
@@ -42,6 +43,7 @@ class Chooser:
     checkpoint: Checkpoint
     packed: Mapping[str, list[str]]
     session: Session
+    original: Mapping[str, str]  # a module's name in the model: in the checkpoint
     left: dict[int, str] = field(default_factory=dict)  # id of a layer left in bf16: why
 
     @classmethod
@@ -65,7 +67,9 @@ class Chooser:
             rename=lambda name: name if renaming is None else (renaming.map_name(name) or name),
             packed=config.packed_modules_mapping,
         )
+        modules = dict.fromkeys(name.rpartition(".")[0] for name in config.checkpoint.tensors)
         return cls(
+            original={session.rename(module): module for module in modules},
             settings=config.settings,
             checkpoint=config.checkpoint,
             packed=config.packed_modules_mapping,
@@ -102,8 +106,8 @@ class Chooser:
     def _refuse_listed(self, head: str, entry: str, module: str) -> None:
         if module in self.checkpoint.quantized:
             raise SettingsError(
-                f"modules_not_converted: {entry!r} means {head}, which is tied to the quantized {module}: remove the entry,"
-                " or quantize with the embedding left in bf16"
+                f"modules_not_converted: {entry!r} means {head}, which is tied to the quantized {module}: remove the"
+                " entry, or quantize with the embedding left in bf16"
             )
 
     def _quantized(self, layer: torch.nn.Module, name: str, modules: tuple[str, ...]) -> bool:
@@ -125,8 +129,8 @@ class Chooser:
             )
         if quantized and embedding and not self.settings.quantize_embedding:
             raise SettingsError(
-                f"{name}: quantize_embedding is false, but the checkpoint holds {quantized[0]} quantized: the field says"
-                " what the checkpoint holds and cannot change it"
+                f"{name}: quantize_embedding is false, but the checkpoint holds {quantized[0]} quantized: the field"
+                " says what the checkpoint holds and cannot change it"
             )
         if not quantized:
             self.left[id(layer)] = self._why_left(name, plain, listed, embedding=embedding)
@@ -139,8 +143,8 @@ class Chooser:
             stored = "in bf16" if all(map(self.checkpoint.plain, unlisted)) else "not at all"
             field_name = "quantize_embedding is true" if embedding else "modules_not_converted does not list them"
             raise SettingsError(
-                f"{layer}: the checkpoint holds {', '.join(unlisted)} {stored}, and {field_name}: a layer is left in bf16"
-                " only where the configuration says so"
+                f"{layer}: the checkpoint holds {', '.join(unlisted)} {stored}, and {field_name}: a layer is left in"
+                " bf16 only where the configuration says so"
             )
         return "listed"
 
@@ -162,11 +166,7 @@ class Chooser:
 
     def _checkpoint_name(self, name: str) -> str:
         """The checkpoint's name of a module of the model."""
-        return self._renamed().get(name, name)
-
-    def _renamed(self) -> dict[str, str]:
-        modules = dict.fromkeys(name.rpartition(".")[0] for name in self.checkpoint.tensors)
-        return {self.session.rename(module): module for module in modules}
+        return self.original.get(name, name)
 
     def _nameless(self, layer: VocabParallelEmbedding) -> str:
         """The module in the checkpoint of an embedding whose model gives it no name: by its shape and kind of name."""
@@ -178,8 +178,8 @@ class Chooser:
         found = [name for name in fits if _EMBEDDING_NAME.search(name.rpartition(".")[2])]
         if len(found) != 1:
             raise SettingsError(
-                f"{type(layer).__name__} of {size[0]} x {size[1]}: the model passes no name for it, and the checkpoint has"
-                f" {len(found)} embeddings of this size ({', '.join(found) or 'none'})"
+                f"{type(layer).__name__} of {size[0]} x {size[1]}: the model passes no name for it, and the checkpoint"
+                f" has {len(found)} embeddings of this size ({', '.join(found) or 'none'})"
             )
         return found[0]
 

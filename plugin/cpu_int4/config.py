@@ -41,8 +41,8 @@ class CpuInt4Config(QuantizationConfig):  # type: ignore[misc]  # vLLM publishes
         super().__init__()
         if settings is None:
             raise SettingsError(
-                f'quantization="{QUANT_METHOD}" needs a quantized checkpoint: this one has no quantization_config in its'
-                " config.json. Make one with `cpu-int4 quantize`"
+                f'quantization="{QUANT_METHOD}" needs a quantized checkpoint: this one has no quantization_config in'
+                " its config.json. Make one with `cpu-int4 quantize`"
             )
         self.settings = settings
         self.layout = layout
@@ -90,7 +90,7 @@ class CpuInt4Config(QuantizationConfig):  # type: ignore[misc]  # vLLM publishes
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> CpuInt4Config:
-        """The configuration of a checkpoint's `quantization_config`. Raise `SettingsError` for what is not supported."""
+        """The configuration of a `quantization_config`. Raise `SettingsError` for what is not supported."""
         return cls(*read(config))
 
     def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
@@ -115,7 +115,7 @@ class CpuInt4Config(QuantizationConfig):  # type: ignore[misc]  # vLLM publishes
         return method
 
     def get_checkpoint_weight_mapper(self) -> Any:
-        """No tensor is renamed or dropped. vLLM asks for this when loading begins: the model is built, nothing is in."""
+        """No tensor is renamed or dropped. vLLM asks when loading begins: the model is built, nothing is in."""
         from vllm.model_executor.models.utils import WeightsMapper
 
         self._choices().session.begin()

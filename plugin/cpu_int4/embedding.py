@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-from cpu_int4.linear import CpuInt4LinearMethod, Unsupported
+from cpu_int4.linear import CpuInt4LinearMethod, UnsupportedLayerError
 from cpu_int4.loading import Geometry, Section
 
 
 class CpuInt4EmbeddingMethod(CpuInt4LinearMethod):
     """Weights of 4 bits for an embedding: looked up by row, and multiplied with where it is (or serves) the head."""
 
-    def create_weights(
+    def create_weights(  # noqa: PLR0917 (vLLM's signature)
         self,
         layer: torch.nn.Module,
         input_size_per_partition: int,
@@ -38,7 +38,7 @@ class CpuInt4EmbeddingMethod(CpuInt4LinearMethod):
     def tie_weights(self, layer: torch.nn.Module, embed_tokens: torch.nn.Module) -> torch.nn.Module:
         """Let the head `layer` use the embedding's packed weight; nothing of its own is loaded."""
         if not isinstance(embed_tokens.quant_method, CpuInt4EmbeddingMethod):
-            raise Unsupported(
+            raise UnsupportedLayerError(
                 f"{self.modules[0]}: the head is quantized and tied to an embedding that is not; quantize both or none"
             )
         if self.collector is not None:
@@ -59,7 +59,7 @@ class TiedHead(CpuInt4EmbeddingMethod):
         self.owner = embedding
 
     def apply(self, _layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x [..., K] times the embedding's weight: the head adds no weight of its own."""
+        """Multiply x [..., K] with the embedding's weight: bf16 [..., N]."""
         return super().apply(self.owner, x, bias)
 
     def embedding(self, _layer: torch.nn.Module, input_: torch.Tensor) -> torch.Tensor:
@@ -69,7 +69,7 @@ class TiedHead(CpuInt4EmbeddingMethod):
 
 def _geometry(layer: VocabParallelEmbedding, module: str, columns: int) -> Geometry:
     if type(layer) not in {VocabParallelEmbedding, ParallelLMHead} or layer.num_added_embeddings:
-        raise Unsupported(
+        raise UnsupportedLayerError(
             f"{module}: embeddings of class {type(layer).__name__} with {layer.num_added_embeddings} added rows are not"
             " supported; quantize with the embedding left in bf16"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import torch
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
@@ -15,12 +14,14 @@ from cpu_int4.format import QUANT_METHOD
 from cpu_int4.linear import CpuInt4LinearMethod
 
 if TYPE_CHECKING:
+    import torch
+
     from cpu_int4.config import CpuInt4Config
 
 
 def report(model: torch.nn.Module, config: CpuInt4Config) -> dict[str, Any]:
-    """`modules`: counts of `int4_linear`, `int4_embedding`, `int4_head`, `int4_tied_head`, and of `bf16:` and the reason
-    for each linear layer and embedding that is not 4-bit. `calls`: see `cpu_int4.ops.calls`.
+    """`modules`: counts of `int4_linear`, `int4_embedding`, `int4_head`, `int4_tied_head`, and for every linear layer
+    and embedding that is not 4-bit, of `bf16:` and the reason. `calls`: see `cpu_int4.ops.calls`.
 
     Taken by walking the model, not from what was decided: a layer that lost its method on the way shows as
     `bf16:unexplained`.

@@ -43,7 +43,7 @@ class Settings:
 
 
 def parse(fields: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
-    """Settings from a `quantization_config` and the override in `environment`. Raise `SettingsError` with all errors."""
+    """Settings from a `quantization_config` and the override in `environment`. Raise `SettingsError`: all errors."""
     problems = [*_foreign(fields), *_values(fields), *_override_problems(environment)]
     if problems:
         raise SettingsError("quantization_config cannot be used:\n" + "\n".join(f"- {problem}" for problem in problems))
@@ -62,7 +62,7 @@ def resolved(settings: Settings, *, layout: str, plugin: str) -> dict[str, Any]:
 
 
 def looks_like_ours(fields: Mapping[str, Any]) -> bool:
-    """Whether fields without a `quant_method` are some of ours: what overriding one field alone leaves of a checkpoint."""
+    """Whether fields without a `quant_method` are some of ours: what is left where one field alone was overridden."""
     return not fields.get("quant_method") and any(name in fields for name in _RUN_TIME if name != "group_size")
 
 

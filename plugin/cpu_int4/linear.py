@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SUPPORTED = (ReplicatedLinear, ColumnParallelLinear, MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear)
 
 
-class Unsupported(ValueError):
+class UnsupportedLayerError(ValueError):
     """A layer that this method cannot serve; the message names it, its numbers and what to do."""
 
 
@@ -41,7 +41,7 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
         self.modules = modules
         self.collector: Collector | None = None
 
-    def create_weights(
+    def create_weights(  # noqa: PLR0917 (vLLM's signature)
         self,
         layer: torch.nn.Module,
         input_size_per_partition: int,
@@ -57,7 +57,7 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
         self._register(layer, geometry, params_dtype)
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x [..., K] bf16 times the layer's weight [N, K], plus bias [N]: bf16 [..., N]."""
+        """Multiply x [..., K] bf16 with the layer's weight [N, K] and add bias [N]: bf16 [..., N]."""
         product: torch.Tensor = torch.ops.cpu_int4.linear(
             x,
             layer.packed,
@@ -94,7 +94,7 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
             kind = torch.uint8 if part == "qweight" else torch.bfloat16
             empty = torch.empty(geometry.rows, width, dtype=kind, device="meta")
             placeholder = torch.nn.Parameter(empty, requires_grad=False)
-            placeholder.weight_loader = self.collector.loader(part)  # type: ignore[attr-defined]
+            placeholder.weight_loader = self.collector.loader(part)
             layer.register_parameter(part, placeholder)
         self.session.join(layer, self.collector)
 
@@ -109,16 +109,18 @@ def hold(layer: torch.nn.Module, weight: PackedWeight) -> None:
 def linear_geometry(
     layer: LinearBase, modules: tuple[str, ...], counts: list[int], columns: int, column_count: int
 ) -> Geometry:
-    """Where a layer's rows and columns stand in the checkpoint. Raise `Unsupported` for an unknown kind of layer."""
+    """Where a layer's rows and columns stand in the checkpoint. Raise `UnsupportedLayerError` for unknown kinds."""
     if type(layer) not in SUPPORTED:
         known = ", ".join(kind.__name__ for kind in SUPPORTED)
-        raise Unsupported(
+        raise UnsupportedLayerError(
             f"{layer.prefix}: layers of class {type(layer).__name__} are not supported; supported: {known}. Leave it in"
             " bf16 (modules_not_converted)"
         )
     shards, rows = _parts(layer)
     if len(modules) not in {1, len(rows)}:
-        raise Unsupported(f"{layer.prefix}: has {len(rows)} parts, the checkpoint {len(modules)}: {', '.join(modules)}")
+        raise UnsupportedLayerError(
+            f"{layer.prefix}: has {len(rows)} parts, the checkpoint {len(modules)}: {', '.join(modules)}"
+        )
     names = modules if len(modules) == len(rows) else modules * len(rows)
     sections = tuple(
         Section(module=module, shard=shard, rows=total, start=_start(layer, total, count), count=count)
@@ -131,7 +133,7 @@ def linear_geometry(
 
 
 def check(geometry: Geometry, group_size: int, dtype: torch.dtype) -> None:
-    """Raise `Unsupported` for a weight that the kernel cannot take on this rank."""
+    """Raise `UnsupportedLayerError` for a weight that the kernel cannot take on this rank."""
     problems = []
     if dtype != torch.bfloat16:
         problems.append(f'computes in {dtype}: pass dtype="bfloat16" (--dtype bfloat16)')
@@ -146,7 +148,7 @@ def check(geometry: Geometry, group_size: int, dtype: torch.dtype) -> None:
     if geometry.rows % ROWS_MULTIPLE:
         problems.append(f"N = {geometry.rows} on this rank is not a multiple of {ROWS_MULTIPLE}")
     if problems:
-        raise Unsupported(
+        raise UnsupportedLayerError(
             f"{geometry.name}: {'; '.join(problems)}. Use fewer ranks, another group size, or leave this module in bf16"
             " (modules_not_converted)"
         )
@@ -167,5 +169,8 @@ def _start(layer: LinearBase, total: int, count: int) -> int:
     """First of this rank's `count` rows among `total`. Ranks beyond the parts share them: KV heads are replicated."""
     parts = total // count
     if parts * count != total or layer.tp_size % parts:
-        raise Unsupported(f"{layer.prefix}: {total} rows do not split into parts of {count} over {layer.tp_size} ranks")
-    return layer.tp_rank * parts // layer.tp_size * count
+        raise UnsupportedLayerError(
+            f"{layer.prefix}: {total} rows do not split into parts of {count} over {layer.tp_size} ranks"
+        )
+    start: int = layer.tp_rank * parts // layer.tp_size * count
+    return start

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from cpu_int4.checkpoint import Checkpoint, verify_bytes
 from cpu_int4.format import PARTS, CheckpointError
 from cpu_int4.loading import Collector
 from cpu_int4.names import listing, parts_of
+
+if TYPE_CHECKING:
+    import torch
 
 Rename = Callable[[str], str]
 
@@ -65,7 +67,7 @@ class Session:
         self._collectors.append((layer, collector))
 
     def begin(self) -> None:
-        """Before the first tensor: check names, then bytes, then watch every parameter. Does nothing the second time."""
+        """Before the first tensor: check names, then bytes, then watch every parameter. Once."""
         if self._begun or not self._collectors:
             return
         self._begun = True
@@ -97,8 +99,8 @@ class Session:
         }  # fmt: skip
         for module in sorted(set(self.checkpoint.quantized) - taken):
             yield (
-                f"{module}.{{{','.join(PARTS)}}}: no module of {type(model).__name__} takes them: either the model has no"
-                " such module, or its class passes no quantization config to it; quantize with this module left in bf16"
+                f"{module}.{{{','.join(PARTS)}}}: no module of {type(model).__name__} takes them: the model has no such"
+                " module, or its class passes no quantization config to it; quantize with this module left in bf16"
             )
         for name in self.checkpoint.tensors:
             if name.endswith(".bias") and self._biasless(name.removesuffix(".bias"), modules):
@@ -122,7 +124,7 @@ class Session:
                 continue
             inner = getattr(parameter, "weight_loader", default_weight_loader)
             self._watched.append((name, parameter, inner, _shards(modules.get(owner))))
-            parameter.weight_loader = self._telling(name, inner)  # type: ignore[attr-defined]
+            parameter.weight_loader = self._telling(name, inner)
 
     def _telling(self, name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
         def load(parameter: torch.nn.Parameter, tensor: torch.Tensor, *shard: Any, **named: Any) -> Any:
@@ -136,7 +138,7 @@ class Session:
     def _not_arrived(self) -> Iterator[str]:
         stored = {self.rename(name) for name in self.checkpoint.tensors}
         for name, parameter, inner, shards in self._watched:
-            parameter.weight_loader = inner  # type: ignore[attr-defined]
+            parameter.weight_loader = inner
             given = self._arrived[name]
             if None in given or (shards and shards <= given):
                 continue
