@@ -92,7 +92,9 @@ def parser() -> argparse.ArgumentParser:
     rerun = command(
         "rerun", "Run a recorded experiment again on this host and judge whether the two agree.", ("RUN", run)
     )
-    agree = command("agree", "Say of each pair and claim whether two runs agree.", ("FIRST", run), ("SECOND", run))
+    agree = command(
+        "agree", "Say of each pair and claim whether runs agree, the others against the first.", ("RUN...", run)
+    )
     host = command("host", "Say what this host can measure, what it cannot and why, and what would make it quieter.")
     model = command("model", "Make a model by its recipe; without a name, list the recipes.")
     command("schema", "Print the JSON Schema of experiment files, for editors.")

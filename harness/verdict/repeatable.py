@@ -73,6 +73,20 @@ def windowed(metric: Metric, values: Mapping[str, Mapping[int, Value]]) -> Field
     )
 
 
+def window_ratios(a: str, b: str, of_a: Mapping[int, Value], of_b: Mapping[int, Value]) -> tuple[float, ...] | Unknown:
+    """Log ratio a/b of each window: the difference of the two negative log-likelihoods, at least two windows."""
+    one, two = _series(a, of_a), _series(b, of_b)
+    if isinstance(one, Unknown):
+        return one
+    if isinstance(two, Unknown):
+        return two
+    if len(one) != len(two):
+        return Unknown(f"{len(one)} windows against {len(two)}: not the same text")
+    if len(one) <= MIN_DF:
+        return Unknown(f"{len(one)} windows are too few for an interval; {MIN_DF + 1} are the least")
+    return tuple(x - y for x, y in zip(one, two, strict=True))
+
+
 def _series(arm: str, cells: Mapping[int, Value]) -> tuple[float, ...] | Unknown:
     kept = [cell.series for cell in cells.values() if cell.series]
     if not kept:
