@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     experiment = ("FILE", "experiment file (YAML); `harness schema` describes it")
-    run = "run folder `results/EXPERIMENT/RUN`, or the run's id under the default results folder"
+    run = "run folder `results/EXPERIMENT/RUN`, the run's id under the default results folder, or a bundle"
 
     check = command("check", "Check an experiment file: every error at once, with its place and a remedy.", experiment)
     plan = command("plan", "Show the arms as resolved, what differs, the order and the expected time.", experiment)
@@ -95,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     agree = command(
         "agree", "Say of each pair and claim whether runs agree, the others against the first.", ("RUN...", run)
     )
+    bundle = command("bundle", "Put a run into one file that another host can repeat it from.", ("RUN", run))
     host = command("host", "Say what this host can measure, what it cannot and why, and what would make it quieter.")
     model = command("model", "Make a model by its recipe; without a name, list the recipes.")
     command("schema", "Print the JSON Schema of experiment files, for editors.")
@@ -103,11 +104,14 @@ def parser() -> argparse.ArgumentParser:
     for sub in (plan, measure):
         sub.add_argument("--passes", type=_at_least_one, metavar="N", help="passes instead of the file's")
         sub.add_argument("--seed", type=int, metavar="S", help="seed of the order instead of the file's or a drawn one")
-    for sub in (measure, rerun, report, agree):
+    for sub in (measure, rerun, report, agree, bundle):
         sub.add_argument("--results", metavar="DIR", help="results folder (default: the project's results/)")
     measure.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, appending to it")
     for sub in (check, plan, report, agree, host, rerun):
         sub.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else")
+    rerun.add_argument("--yes", action="store_true", help="run what a bundle names; without it, it is only shown")
+    bundle.add_argument("--output", metavar="FILE", help="where to (default: ./EXPERIMENT-RUN.bundle.tar)")
+    bundle.add_argument("--redact", action="store_true", help="replace home folders and secrets in records, on record")
     host.add_argument("--prove", action="store_true", help="measure programs whose memory is known, on this host")
     host.add_argument("--repeats", type=_at_least_one, default=50, metavar="N", help="repeats of each program (50)")
     model.add_argument("recipe", nargs="?", metavar="RECIPE", help="name of the recipe")

@@ -22,6 +22,9 @@ from harness.run.resume import experiment_differences
 from harness.run.schedule import open_tasks, whole_plan
 from harness.run.store import RunFolder
 
+#: Beside the records of a run that came in a bundle: what the bundle says of itself.
+BUNDLED = "bundle.json"
+
 
 def problems(folder: RunFolder) -> tuple[str, ...]:
     """Everything about a run on disk that does not fit together; empty for a run that may be believed.
@@ -31,7 +34,18 @@ def problems(folder: RunFolder) -> tuple[str, ...]:
     """
     head, recorded = folder.head(), folder.records()
     chain = recorded.notes[bool(recorded.torn) :] if recorded.damaged else ()
+    words = tuple(f"trial {number}: its content " for number in redacted_trials(folder))
+    chain = tuple(note for note in chain if not note.startswith(words))
     return (*chain, *_experiment(folder, head), *planned(head), *in_order(head.plan, folder.extras(), recorded.records))
+
+
+def redacted_trials(folder: RunFolder) -> tuple[int, ...]:
+    """Trials whose record had words replaced when the run was bundled: their own digest no longer fits, by intent."""
+    try:
+        found = json.loads(read_bytes(folder.path / BUNDLED) or b"{}").get("redacted", [])
+        return tuple(sorted({int(trial) for one in found for trial in one["trials"]}))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ()
 
 
 def _experiment(folder: RunFolder, head: Head) -> Iterator[str]:
