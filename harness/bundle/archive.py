@@ -53,7 +53,8 @@ def read(path: Path) -> tuple[dict[str, bytes], str]:
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             for entry in tar:
-                members[_checked(entry, members, path)] = _content(tar, entry)
+                name = _checked(entry, members, path)  # before its content is touched
+                members[name] = _content(tar, entry)
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise BundleError(f"{path} is no bundle: {error}; `harness bundle RUN` makes one") from error
     if MANIFEST not in members:

@@ -19,7 +19,9 @@ _NAME_OF_IT = (
 )
 #: What is looked for, by kind. Where a pattern has a group, the group alone is the finding.
 _PATTERNS: Final = {
-    "private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    "private key": re.compile(
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,9000}?-----END [A-Z ]*PRIVATE KEY-----)?"
+    ),
     "access key": re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     "access token": re.compile(
         r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}"
@@ -58,7 +60,8 @@ def findings(text: str, homes: tuple[str, ...] = ()) -> Iterator[Finding]:
     """Everything in a text that must not leave, in no order. `homes`: home folders of this host beyond the usual."""
     for kind, pattern in (*_PATTERNS.items(), (HOME, _HOMES)):
         for match in pattern.finditer(text):
-            yield _finding(kind, text, *match.span(match.lastindex or 0))
+            if not match[match.lastindex or 0].startswith("[redacted"):
+                yield _finding(kind, text, *match.span(match.lastindex or 0))
     for home in homes:
         if len(home) > 1:
             for match in re.finditer(re.escape(home) + r"(?![\w.-])", text):
