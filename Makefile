@@ -10,6 +10,7 @@ INDEX = $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 PIP = -m pip --disable-pip-version-check install -qq --no-deps
 DEV = .venv/.ready
 ARMS = .venv-arms/.ready
+PLUGIN = .venv-arms/.plugin
 HARNESS = .venv/bin/python -m harness
 
 .DEFAULT_GOAL := help
@@ -19,7 +20,7 @@ HARNESS = .venv/bin/python -m harness
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-setup: $(DEV) $(ARMS) ## make .venv/ (the harness) and .venv-arms/ (vLLM on CPU); does nothing the second time
+setup: $(DEV) $(ARMS) $(PLUGIN) ## make .venv/ (the harness) and .venv-arms/ (vLLM on CPU, cpu_int4); does nothing the second time
 
 # $(call new_venv,folder): a fresh environment, or a sentence that says what is missing.
 define new_venv
@@ -46,11 +47,18 @@ $(ARMS): requirements/arms.txt
 	    exit 1; }; } \
 	  && touch $@ && echo "setup: .venv-arms/ is ready after $$(( $$(date +%s) - start )) s"
 
+# Editable: changes of its Python files need no new install. Without build isolation, or pip would fetch another torch.
+$(PLUGIN): $(ARMS) $(wildcard plugin/pyproject.toml plugin/setup.py plugin/csrc/*)
+	@echo 'setup: the plugin cpu-int4 into .venv-arms/ ...'
+	@start=$$(date +%s); .venv-arms/bin/python $(PIP) --no-build-isolation -e ./plugin \
+	  && touch $@ && echo "setup: the plugin is installed after $$(( $$(date +%s) - start )) s"
+
 demo: setup ## run experiments/demo.yaml: real vLLM, a real model, verdicts (about 15 minutes)
 	$(HARNESS) run experiments/demo.yaml
 
 test: setup ## run all tests (about 15 minutes)
 	.venv/bin/python -m pytest
+	cd plugin && ../.venv-arms/bin/python -m pytest
 
 kill-points: $(DEV) ## kill a run of real processes at 200 random points, resume, compare reports (half an hour)
 	HARNESS_KILL_POINTS=200 .venv/bin/python -m pytest -k killed_anywhere tests/test_run_real.py
