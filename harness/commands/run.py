@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.commands import experiments
+from harness.commands import dry_run, experiments
 from harness.commands.answer import Answer, CommandError, Exit
 from harness.commands.instruments import Bench
 from harness.commands.judged import judged, open_run
@@ -60,17 +60,24 @@ def run(arguments: argparse.Namespace) -> Answer:
     progress = progress_for(sys.stderr)
     results = project.results_folder(arguments.results)
     experiment = experiments.read(arguments.file, passes=arguments.passes)
+    if arguments.dry_run:
+        return dry_run.answer(experiment, project, beside=Path(arguments.file).resolve().parent)
     if arguments.resume:
         experiment = as_started(experiment, arguments, open_run(arguments.resume, results))
-    prepared = prepared_for(
-        experiment,
-        make_plan(experiment, experiments.seed_of(experiment, arguments.seed)),
-        project,
-        results,
-        beside=Path(arguments.file).resolve().parent,
-        progress=progress,
-    )
-    return started(prepared, arguments.resume, project, progress)[0]
+    seed = experiments.seed_of(experiment, arguments.seed)
+    return measure(
+        experiment, Path(arguments.file), seed, project, results, progress=progress, resume=arguments.resume
+    )[0]
+
+
+def measure(
+    experiment: Experiment, file: Path, seed: int, project: Project, results: Path, *, progress: Progress,
+    resume: str | None = None,
+) -> tuple[Answer, RunFolder | None]:  # fmt: skip
+    """Prepare and run an experiment that was read from `file`. No folder if the run never began."""
+    plan = make_plan(experiment, seed)
+    prepared = prepared_for(experiment, plan, project, results, beside=file.resolve().parent, progress=progress)
+    return started(prepared, resume, project, progress)
 
 
 def as_started(experiment: Experiment, arguments: argparse.Namespace, folder: RunFolder) -> Experiment:
