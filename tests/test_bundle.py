@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import io
 import json
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from harness.bundle import archive
 from harness.bundle.manifest import MANIFEST, BundleError
 from harness.bundle.scan import findings, redacted
 from harness.bundle.unpack import unpack
+from harness.commands import rerun
 from harness.run.integrity import problems
 from harness.run.store import RunFolder
 
@@ -249,3 +253,68 @@ def test_a_secret_in_the_experiment_is_never_packed(lab: Lab, tmp_path: Path) ->
         assert "run/experiment.yaml:" in answer.stderr
         assert "abcd1234efgh" not in answer.stderr + answer.stdout
         assert not (tmp_path / "x.tar").exists()
+
+
+def touching(marker: Path) -> str:
+    """An arm that leaves a mark wherever it runs."""
+    return f"open({str(marker)!r}, 'a').write('x')\n" + BODY
+
+
+def test_nothing_of_a_bundle_runs_before_it_was_shown_and_agreed_to(lab: Lab, tmp_path: Path) -> None:
+    """Without --yes the commands are shown, exit code 2, and nothing ran; with it all run and are compared."""
+    marker = tmp_path / "marker"
+    arms = {"a": touching(marker), "b": touching(marker)}
+    assert lab.run(lab.write("touch", arms, passes=3)).returncode == 0
+    bundle = tmp_path / "touch.tar"
+    assert lab.harness("bundle", lab.runs("touch")[0], "--output", bundle).returncode == 0
+    marker.unlink()
+    shown = lab.harness("rerun", bundle, "--results", tmp_path / "again")
+    assert shown.returncode == 2
+    assert str(marker) in shown.stdout
+    assert "--yes" in shown.stderr
+    assert not marker.exists()
+    assert not (tmp_path / "again").exists()
+    answer = lab.harness("rerun", bundle, "--yes", "--results", tmp_path / "again")
+    assert answer.returncode == 0, answer.stderr
+    assert marker.read_text() == "x" * 6
+    assert "this host against the recorded one: no differences" in answer.stdout
+    assert "comparison key: equal" in answer.stdout
+    again = next((tmp_path / "again" / "touch").iterdir())
+    assert json.loads((again / "plan.json").read_text())["versions"]["repeats"]["run"] == lab.runs("touch")[0].name
+
+
+def test_without_yes_not_even_an_interpreter_is_asked_for_its_version(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python:` of an engine section is a program too: preparing, which asks it, comes only after --yes."""
+
+    def prepared(*_: object, **__: object) -> None:
+        raise AssertionError("something was prepared")
+
+    monkeypatch.setattr(rerun, "prepared_for", prepared)
+    monkeypatch.setattr(subprocess, "Popen", prepared)
+    answer = rerun.run(argparse.Namespace(run=str(bundle), results=None, json=False, yes=False))
+    assert answer.code == 2
+
+
+def test_what_is_shown_cannot_steer_the_terminal(lab: Lab, tmp_path: Path) -> None:
+    """Control characters in somebody else's command are shown as what they are."""
+    arms = {"a": {"command": ["true", "\x1b[2Jhidden"]}, "b": {"command": ["true"]}}
+    lab.run(lab.write("escape", arms))
+    bundle = tmp_path / "escape.tar"
+    assert lab.harness("bundle", lab.runs("escape")[0], "--output", bundle).returncode == 0
+    shown = lab.harness("rerun", bundle)
+    assert "\\x1b[2Jhidden" in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
+def test_an_edited_run_is_neither_packed_nor_repeated(lab: Lab, run: Path, tmp_path: Path) -> None:
+    """A run whose records were touched up is no evidence: refused with the trial's number."""
+    copy = tmp_path / "results" / "pair" / run.name
+    shutil.copytree(run, copy)
+    text = (copy / "trials.jsonl").read_text()
+    (copy / "trials.jsonl").write_text(text.replace('"value": 1.0', '"value": 0.9', 1))
+    for words in (("bundle", copy, "--output", tmp_path / "x.tar"), ("rerun", copy)):
+        answer = lab.harness(*words)
+        assert answer.returncode == 2
+        assert "trial 1: its content does not match its digest" in answer.stderr
