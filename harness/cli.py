@@ -137,10 +137,13 @@ def parser() -> argparse.ArgumentParser:
     host.add_argument("--prove", action="store_true", help="measure programs whose memory is known, on this host")
     host.add_argument("--repeats", type=_at_least_one, default=50, metavar="N", help="repeats of each program (50)")
     model.add_argument("recipe", nargs="?", metavar="RECIPE", help="name of the recipe")
+    calibrate.add_argument("--agreement", action="store_true", help="study the agreement of two runs instead")
     calibrate.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the study (1)")
-    calibrate.add_argument("--experiments", type=_at_least_one, metavar="N", help="simulated experiments a cell")
+    calibrate.add_argument(
+        "--experiments", type=_at_least_one, metavar="N", help="simulated experiments (pairs of runs) a cell"
+    )
     calibrate.add_argument("--workers", type=_at_least_one, metavar="N", help="processes (default: all cores)")
-    calibrate.add_argument("--redraw", metavar="FILE", help="write the report again from this calibration.json alone")
+    calibrate.add_argument("--redraw", metavar="FILE", help="write the report again from these records alone")
     calibrate.add_argument("--results", metavar="DIR", help="results folder (default: the project's results/)")
     return top
 
