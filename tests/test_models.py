@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
