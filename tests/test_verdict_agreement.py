@@ -156,7 +156,7 @@ def test_the_shape_is_the_contracts() -> None:
     """Keys, words and strict JSON as the contract of `harness agree --json` has them."""
     found = as_json(agree(evidence(draws(1, 1.5)), evidence(draws(2, 1.5))))
     text = json.dumps(found, allow_nan=False)
-    assert set(json.loads(text)) == {"verdicts", "claims", "key"}
+    assert set(json.loads(text)) == {"verdicts", "claims", "key", "problems"}
     assert set(found["verdicts"][0]) == {"metric", "a", "b", "agreement", "ratios", "difference_interval", "why"}
     assert found["key"] == {"equal": True, "differs": []}
     low, high = found["verdicts"][0]["difference_interval"]
@@ -169,9 +169,9 @@ def test_welch_degrees_of_freedom_are_used() -> None:
     assert interval.high == pytest.approx(5 * 2.1632, rel=2e-4)
 
 
-@pytest.mark.parametrize(("shift", "most"), [(math.log(1.02), 0.06), (0.0, 1.0)])
-def test_confirmation_is_wrong_in_one_of_twenty_at_the_margin(shift: float, most: float) -> None:
-    """A true shift as large as the margin is confirmed at most 5 % of the time; none at all, nearly always."""
+@pytest.mark.parametrize(("shift", "most"), [(math.log(1.02), 0.035), (0.0, 1.0)])
+def test_confirmation_is_wrong_in_one_of_forty_at_the_margin(shift: float, most: float) -> None:
+    """A true shift as large as the margin is confirmed 2.5 % of the time; none at all, most of the time."""
     rng = np.random.default_rng(3)
     wrong, rounds = 0, 4000
     for _ in range(rounds):
@@ -180,12 +180,12 @@ def test_confirmation_is_wrong_in_one_of_twenty_at_the_margin(shift: float, most
         wrong += judge_difference(delta, one, two, 0.02)[0] is Agreed.CONFIRMED
     assert wrong / rounds <= most
     if shift == 0:
-        assert wrong / rounds > 0.9
+        assert wrong / rounds > 0.75
 
 
-@pytest.mark.parametrize(("shift", "most"), [(0.0, 0.005), (math.log(1.01), 0.01), (math.log(1.02), 0.06)])
-def test_contradiction_is_wrong_in_one_of_twenty_at_the_margin(shift: float, most: float) -> None:
-    """A true shift no larger than the margin of 2 % is contradicted in at most 5 % of pairs of runs at 0.4 % error."""
+@pytest.mark.parametrize(("shift", "most"), [(0.0, 0.005), (math.log(1.01), 0.01), (math.log(1.02), 0.035)])
+def test_contradiction_is_wrong_in_one_of_forty_at_the_margin(shift: float, most: float) -> None:
+    """A true shift no larger than the margin of 2 % is contradicted in 2.5 % of pairs of runs at 0.4 % error."""
     rng = np.random.default_rng(4)
     wrong, rounds = 0, 4000
     for _ in range(rounds):

@@ -7,11 +7,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.bundle.manifest import BundleError
+from harness.bundle.unpack import Unpacked, unpack
 from harness.commands.answer import CommandError, Exit
 from harness.commands.project import Project
 from harness.records import Reason
 from harness.report import RunData, curves
 from harness.report.terminal import verdict_table
+from harness.run.environment import cache_dir
 from harness.run.files import StoreError
 from harness.run.host import conditions
 from harness.run.store import RunFolder, UnknownRunError
@@ -57,10 +60,18 @@ class Judged:
 
 
 def open_run(named: str, results: Path) -> RunFolder:
-    """The run that a command line names. Raise `CommandError`."""
+    """The run that a command line names: a folder, an id, or a bundle. Raise `CommandError`."""
     try:
-        return RunFolder.open(named, results)
+        return open_bundle(named).folder if Path(named).is_file() else RunFolder.open(named, results)
     except UnknownRunError as error:
+        raise CommandError(str(error)) from error
+
+
+def open_bundle(named: str) -> Unpacked:
+    """The run in a bundle, unpacked below the harness's own cache. Raise `CommandError`."""
+    try:
+        return unpack(Path(named), cache_dir() / "bundles")
+    except BundleError as error:
         raise CommandError(str(error)) from error
 
 
