@@ -249,6 +249,8 @@ def test_case_18_every_unknown_key_is_listed_with_a_near_match() -> None:
         ("expect: {failure: sigill}\n", "did you mean `signal`"),
         ("expect: {failure: timeout, signal: SIGILL}\n", "failure: signal"),
         ("expect: {signal: SIGILL}\n", "failure: signal"),
+        ("expect: {may_fail: timeout, signal: SIGILL}\n", "may_fail: signal"),
+        ("expect: {may_fail: timeout, failure: signal}\n", "keep one"),
         ("expect: {failure: signal, signal: SIGIL}\n", "`SIGILL`"),
         ("expect: {engaged: x, calls: {fast: '>> 1'}}\n", "> 0"),
         ("workload: {prefil: {prompt_tokens: 1}}\n", "`prefill`"),

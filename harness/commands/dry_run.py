@@ -15,10 +15,9 @@ from harness.commands.answer import Answer, Exit
 from harness.commands.project import Project
 from harness.drivers.registry import DRIVERS, interpreter
 from harness.experiment import Experiment
-from harness.experiment.types import Arm
 from harness.models import store as models
 from harness.models.recipes import RECIPES
-from harness.report.text import count, named
+from harness.report.text import count, listed, named
 from harness.run.facts import parse_cpu_list
 from harness.run.host import conditions, fingerprint
 from harness.verdict import judge
@@ -31,7 +30,7 @@ _BINDINGS: Final = ("VLLM_CPU_OMP_THREADS_BIND",)
 def answer(experiment: Experiment, project: Project, *, beside: Path) -> Answer:
     """Exit code 0 if the run could start here, 2 if something forbids it. `beside`: where relative models lie."""
     host = fingerprint()
-    against = [line for arm in experiment.arms for line in hindrances(arm, project, beside, host)]
+    against = [*_of_arms(experiment, project, beside), *bindings(experiment, host)]
     lines = [f"{experiment.name}: nothing is measured", "", *needs(experiment, project, beside)]
     lines += ["", "what forbids it here:", *(f"  {line}" for line in dict.fromkeys(against))] if against else []
     lines += ["", "claims:", *claims(experiment, host)] if experiment.claims else []
@@ -59,22 +58,31 @@ def _model(name: str, project: Project, beside: Path) -> str:
     return f"not made yet; the run makes it first (about {recipe.seconds} s, {recipe.megabytes} MB)"
 
 
-def hindrances(arm: Arm, project: Project, beside: Path, host: Mapping[str, Any]) -> Iterator[str]:
-    """Why this arm cannot start here."""
-    python = interpreter({"python": arm.python}, os.environ, project.root)
-    if DRIVERS[arm.engine].program is not None and not python.exists():
-        yield f"the arms' interpreter {python} does not exist; `make setup` makes it"
-    if arm.model is not None:
-        try:
-            models.resolve(arm.model, models=models.root(project.root), relative_to=beside)
-        except models.ModelError as error:
-            yield str(error)
-    for variable in _BINDINGS:
-        lacking = lacking_cpus(arm.env.get(variable, ""), host.get("allowed_cpus"))
+def _of_arms(experiment: Experiment, project: Project, beside: Path) -> Iterator[str]:
+    """Interpreters and models that are not there."""
+    for arm in experiment.arms:
+        python = interpreter({"python": arm.python}, os.environ, project.root)
+        if DRIVERS[arm.engine].program is not None and not python.exists():
+            yield f"the arms' interpreter {python} does not exist; `make setup` makes it"
+        if arm.model is not None:
+            try:
+                models.resolve(arm.model, models=models.root(project.root), relative_to=beside)
+            except models.ModelError as error:
+                yield str(error)
+
+
+def bindings(experiment: Experiment, host: Mapping[str, Any]) -> Iterator[str]:
+    """Arms whose threads are bound to CPUs that a run may not use here, by binding."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for arm in experiment.arms:
+        for variable in _BINDINGS:
+            found.setdefault((variable, arm.env.get(variable, "")), []).append(named(arm.name))
+    for (variable, binding), names in found.items():
+        lacking = lacking_cpus(binding, host.get("allowed_cpus"))
         if lacking:
             yield (
-                f"arm {named(arm.name)}: {variable}={arm.env[variable]} names CPUs that a run may not use here"
-                f" ({count(len(lacking), 'CPU')}, the first is {lacking[0]}); this host allows {host['allowed_cpus']}"
+                f"{variable}={binding} ({listed(names)}) names {count(len(lacking), 'CPU')} that a run may not use"
+                f" here, from {lacking[0]} on; this host allows {host['allowed_cpus']}"
             )
 
 

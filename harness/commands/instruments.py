@@ -14,7 +14,9 @@ from harness.experiment import Experiment
 from harness.experiment.types import Arm
 from harness.measure.evaluate import evaluate
 from harness.meterlog import MeterLog
+from harness.metrics import Kind
 from harness.models.store import Model
+from harness.models.texts import Text
 from harness.records import Disturbance, TrialRecord
 from harness.run import cgroup, environment, owners, process_tree
 from harness.run.counters import read_counters
@@ -54,8 +56,8 @@ def page_cache_facts(model: Model | None) -> dict[str, Any]:
 
 @dataclass
 class Bench:
-    """Everything that the trials of one run share. `models`: by the name in the experiment. `checkout`: where the
-    arms' interpreter is looked for. `cwd`: where arms start.
+    """Everything that the trials of one run share. `models`: by the name in the experiment. `text`: what quality is
+    scored on. `checkout`: where the arms' interpreter is looked for. `cwd`: where arms start.
     """
 
     experiment: Experiment
@@ -64,6 +66,7 @@ class Bench:
     cwd: Path
     models: Mapping[str, Model]
     backend: cgroup.Backend
+    text: Text | None = None
     started: list[str] = field(default_factory=list)
     groups: dict[str, cgroup.TrialCgroup] = field(default_factory=dict)
     engines: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
@@ -147,11 +150,12 @@ class Bench:
 
     def workload(self, trial: Trial) -> dict[str, Any]:
         """What the driver reads: the arm, the work, and only the pauses that a metric asked for."""
-        needs = frozenset().union(*(metric.needs for metric in self.experiment.metrics))
+        metrics = self.experiment.metrics_of(scoring=trial.task.planned.scoring)
+        needs = frozenset[str]().union(*(metric.needs for metric in metrics))
         model = self.models.get(trial.arm.model or "")
         return workload_file(
             arm={"name": trial.arm.name, **trial.arm.work()},
-            workload=self.experiment.workload,
+            workload=self.work(scoring=trial.task.planned.scoring),
             needs=needs,
             model_dir=model.folder if model is not None else None,
             priming=trial.task.priming,
@@ -159,6 +163,19 @@ class Bench:
             trim_s=TRIM_S if "trim" in needs else 0.0,
             probe=trial.task.limit is not None,
         )
+
+    def work(self, *, scoring: bool) -> dict[str, Any]:
+        """The workload, its text found: an arm reads the file that was digested, wherever it starts.
+
+        A trial that scores does nothing else.
+        """
+        found = dict(self.experiment.workload)
+        if self.text is not None and "quality" in found:
+            found["quality"] = {**found["quality"], "path": str(self.text.path), "sha256": self.text.digest}
+        alone = all(metric.kind is Kind.WINDOWED for metric in self.experiment.metrics_of(scoring=scoring))
+        if alone or self.experiment.scored_apart:
+            found = {part: work for part, work in found.items() if (part == "quality") == alone}
+        return found
 
     def counters(self) -> Callable[[TrialResult], Disturbance]:
         """Read the host's counters now; the function reads them again and gives the difference."""

@@ -22,6 +22,7 @@ from harness.commands.report import written
 from harness.drivers.registry import DRIVERS, interpreter
 from harness.experiment import Experiment, differences_text
 from harness.models import store as models
+from harness.models import texts
 from harness.plan import Plan, make_plan
 from harness.run import cgroup, owners
 from harness.run.caches import PrivateCaches
@@ -49,6 +50,7 @@ class Prepared:
     experiment: Experiment
     plan: Plan
     models: dict[str, models.Model]
+    text: texts.Text | None
     host: dict[str, Any]
     versions: dict[str, Any]
     results: Path
@@ -96,7 +98,9 @@ def as_started(experiment: Experiment, arguments: argparse.Namespace, folder: Ru
 def prepared_for(
     experiment: Experiment, plan: Plan, project: Project, results: Path, *, beside: Path, progress: Progress
 ) -> Prepared:
-    """Make the models, take down host and versions; nothing is measured. `beside`: where relative models lie."""
+    """Make the models, find the text, take down host and versions; nothing is measured. `beside`: where relative models
+    and texts lie.
+    """
     for line in differences_text(experiment):
         progress.note(line)
     counters = read_counters()
@@ -105,15 +109,18 @@ def prepared_for(
         progress.note(line)
     pythons = interpreters(experiment, project)
     found = ready_models(experiment, project, beside, progress)
+    text = ready_text(experiment, project, beside)
     return Prepared(
         experiment=experiment,
         plan=plan,
         models=found,
+        text=text,
         host=fingerprint(),
         versions=provenance(
             pythons=pythons,
             models={name: model.folder for name, model in found.items()},
             model_cache=cache_dir() / "digests.json",
+            texts={text.name: text.path} if text is not None else {},
         ),
         results=results,
     )
@@ -160,6 +167,19 @@ def ready_models(experiment: Experiment, project: Project, beside: Path, progres
         except models.ModelError as error:
             raise CommandError(f"arm {arm.name}: {error}") from error
     return found
+
+
+def ready_text(experiment: Experiment, project: Project, beside: Path) -> texts.Text | None:
+    """The text to score, if quality is asked for and the file names one. Raise `CommandError` if it cannot be had."""
+    named = experiment.workload.get("quality", {}).get("text")
+    if named is None or not any("quality" in metric.needs for metric in experiment.metrics):
+        return None
+    pythons = [arm.python for arm in experiment.arms if DRIVERS[arm.engine].program is not None]
+    python = interpreter({"python": pythons[0] if pythons else None}, os.environ, project.root)
+    try:
+        return texts.find(named, relative_to=beside, python=python)
+    except models.ModelError as error:
+        raise CommandError(f"workload.quality: {error}") from error
 
 
 def measured(
@@ -218,6 +238,7 @@ def walked(prepared: Prepared, folder: RunFolder, project: Project, progress: Pr
         checkout=project.root,
         cwd=Path.cwd(),
         models=prepared.models,
+        text=prepared.text,
         backend=cgroup.probe(),
     )
     with RunWriter(folder) as writer:

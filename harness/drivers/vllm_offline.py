@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.drivers import prompts, vllm_parts
+    from harness.drivers import prompts, vllm_parts, vllm_quality
     from harness.drivers.protocol import from_environment, workload
     from harness.drivers.vllm_parts import Trial, model_config
 else:
     import prompts
     import vllm_parts
+    import vllm_quality
     from protocol import from_environment, workload
     from vllm_parts import Trial, model_config
 
@@ -49,6 +50,7 @@ def engine_arguments(trial: Trial) -> dict[str, Any]:
     arguments.setdefault("enable_prefix_caching", False)
     arguments.setdefault("seed", 0)
     # First and last token times of a request exist only with statistics on.
+    arguments = vllm_quality.pin(trial, arguments)
     return {**arguments, "model": str(folder), "disable_log_stats": False, "worker_cls": "vllm_hooks.Worker"}
 
 
@@ -116,6 +118,7 @@ def report_engine(trial: Trial, llm: Any) -> None:
         threads=sum(report["threads"] for report in reports),
         cpus=cpus,
         kv_bytes=sum(report["kv_bytes"] for report in reports),
+        **({"scoring": trial.scoring} if trial.scoring else {}),
     )
     trial.events.emit(
         "engine",
@@ -171,7 +174,7 @@ def measure(trial: Trial, llm: Any, requests: vllm_parts.Requests) -> None:
     vllm_parts.prefill(trial, requests)
     vllm_parts.decode(trial, requests)
     vllm_parts.context(trial, requests)
-    vllm_parts.quality(trial, llm)
+    vllm_quality.quality(trial, llm)
     report_engine(trial, llm)
     pause(trial, "settle", lambda: None)
     pause(trial, "trim", lambda: trim_all(trial, llm))

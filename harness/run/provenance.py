@@ -18,7 +18,7 @@ from typing import Any
 import harness
 from harness.experiment.types import digest
 from harness.run.differences import differences
-from harness.run.digests import lock_digest, model_digest, source_digest
+from harness.run.digests import file_digest, lock_digest, model_digest, source_digest
 
 __all__ = ["differences", "environment", "git_state", "provenance", "source_digests", "versions"]
 
@@ -68,12 +68,13 @@ def provenance(
     models: Mapping[str, Path] | None = None,
     sources: Mapping[str, Path] | None = None,
     model_cache: Path | None = None,
+    texts: Mapping[str, Path] | None = None,
 ) -> dict[str, Any]:
     """All of it as a JSON value; None where unknown, with the reason in a field `missing` beside it.
 
     `checkout`: the project's folder, found from the package if not given. `pythons`: the arms' interpreters by engine
-    name; `models`: folders or files by the name in the experiment; `sources`: more source folders to digest (a plugin)
-    by name. No path of this host is in the result.
+    name; `models`, `texts`: folders or files by the name in the experiment; `sources`: more source folders to digest
+    (a plugin) by name. No path of this host is in the result.
     """
     root = checkout or Path(harness.__file__).resolve().parent.parent
     return {
@@ -83,6 +84,7 @@ def provenance(
         "git": git_state(root),
         "environments": {name: environment(python) for name, python in sorted((pythons or {}).items())},
         "models": {name: model_digest(path, cache=model_cache) for name, path in sorted((models or {}).items())},
+        "texts": {name: file_digest(path) for name, path in sorted((texts or {}).items())},
     }
 
 

@@ -207,12 +207,13 @@ def _sampled(one: PairVerdict, two: PairVerdict, margin: float, pairs: int) -> _
 
 
 def _windows(verdict: PairVerdict, two: _Two, margin: float, pairs: int) -> _Found:
-    from harness.verdict.cells import collect
+    from harness.verdict.cells import collect, collect_scorings
     from harness.verdict.repeatable import window_ratios
 
     found = []
     for run in (two.first, two.second):
-        cells = collect(run.experiment, run.records)
+        chosen = collect_scorings if run.experiment.scored_apart else collect
+        cells = chosen(run.experiment, run.records)
         arms = (cells.values(arm, verdict.metric.name) for arm in (verdict.a, verdict.b))
         found.append(window_ratios(verdict.a, verdict.b, *arms))
     here, there = found
