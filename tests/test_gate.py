@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -242,6 +243,33 @@ def test_a_gate_refuses_a_reference_of_another_experiment(lab: tuple[Lab, Path, 
     assert said.returncode == 2
     assert "--summary" in said.stderr
     assert len(made.runs("x")) == before
+
+
+def test_a_gate_refuses_a_reference_that_was_edited(lab: tuple[Lab, Path, Path], tmp_path: Path) -> None:
+    """A touched-up reference is no evidence: exit code 2 before anything is measured, naming the trial."""
+    made, file, reference = lab
+    edited = tmp_path / "x" / reference.name
+    shutil.copytree(reference, edited)
+    records = edited / "trials.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    lines[2] = lines[2].replace('"attempt": 1', '"attempt": 2', 1)
+    records.write_text("".join(lines))
+    before = len(made.runs("x"))
+    said = made.harness("gate", file, "--against", edited, "--results", made.results)
+    assert said.returncode == 2
+    assert "is no evidence" in said.stderr
+    assert "trial 3" in said.stderr
+    assert len(made.runs("x")) == before
+
+
+def test_a_gate_takes_a_bundle_as_its_reference(lab: tuple[Lab, Path, Path]) -> None:
+    """What a reviewer sent back can be the reference: the same answer as from the folder."""
+    made, file, reference = lab
+    bundle = made.folder / "x.bundle.tar"
+    assert made.harness("bundle", reference, "--output", bundle).returncode == 0
+    said = made.harness("gate", file, "--against", bundle, "--run", reference, "--results", made.results)
+    assert said.returncode == 0, said.stderr
+    assert "not comparable" in said.stdout
 
 
 def test_a_gate_fails_on_trials_that_failed(lab: tuple[Lab, Path, Path]) -> None:

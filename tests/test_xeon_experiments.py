@@ -10,11 +10,12 @@ from random import Random
 import pytest
 from verdict_runs import run
 
-from harness.commands.dry_run import bindings, lacking_cpus
+from harness.commands.host_check import absent_cpus, cpu_list, stops
 from harness.experiment import Experiment, load
 from harness.models.recipes import RECIPES
 from harness.records import Failure, Reason, TrialRecord, Value
-from harness.run.host import fingerprint
+from harness.run.host import conditions, fingerprint
+from harness.testing import machines
 from harness.verdict import judge
 from harness.verdict.types import ClaimVerdict
 
@@ -68,6 +69,14 @@ def test_every_claim_has_its_figure_and_its_host(experiment: Experiment) -> None
         assert claim.source, claim.id
         assert claim.host["cores"] == 32
         assert claim.host["isa"]
+
+
+@pytest.mark.parametrize("experiment", [SPEED, QUALITY], ids=lambda e: e.name)
+def test_on_the_studys_host_every_claim_can_be_judged(experiment: Experiment, tmp_path: Path) -> None:
+    """The fingerprint of a Xeon 8480C meets what every claim asks for: with no trial they are undecided, not void."""
+    here = machines.here(allowed=tuple(range(32)))
+    host = conditions(fingerprint(machines.write_machine(tmp_path, machines.xeon_8480c()), here=here))
+    assert {claim.verdict for claim in judge(experiment, (), host).claims} == {ClaimVerdict.UNDECIDED}
 
 
 @pytest.mark.parametrize("experiment", [SPEED, QUALITY], ids=lambda e: e.name)
@@ -153,15 +162,21 @@ def test_threads_are_pinned_to_32_cores_in_every_arm() -> None:
 )
 def test_cpus_that_a_host_lacks(binding: str, allowed: str | None, lacking: tuple[int, ...]) -> None:
     """A binding names CPUs, one list a worker; words name none; a host that hides its own hinders nothing."""
-    assert lacking_cpus(binding, allowed) == lacking
+    assert absent_cpus(binding, allowed) == lacking
 
 
 def test_a_dry_run_names_a_binding_once_for_all_its_arms() -> None:
     """Six arms with one binding are one line; on a host that has the CPUs there is none."""
-    (line,) = bindings(SPEED, {"allowed_cpus": "0-1"})
+    (line,) = stops(SPEED, {"allowed_cpus": "0-1"})
     assert line.startswith("VLLM_CPU_OMP_THREADS_BIND=0-31 (bf16, gptq_w4a8, both_layouts, direct, direct_control")
-    assert "30 CPUs" in line
-    assert list(bindings(SPEED, {"allowed_cpus": "0-223"})) == []
+    assert "(2-31)" in line
+    assert list(stops(SPEED, {"allowed_cpus": "0-223"})) == []
+
+
+def test_cpus_are_written_as_the_kernel_writes_them() -> None:
+    """Runs become ranges, single CPUs stay."""
+    assert cpu_list((2, 3, 4, 9, 11, 12)) == "2-4,9,11-12"
+    assert cpu_list(()) == ""
 
 
 def test_a_dry_run_shows_every_claim_and_measures_nothing(

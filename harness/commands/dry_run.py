@@ -9,28 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from harness.commands.answer import Answer, Exit
+from harness.commands.host_check import stops
 from harness.commands.project import Project
 from harness.drivers.registry import DRIVERS, interpreter
 from harness.experiment import Experiment
 from harness.models import store as models
 from harness.models.recipes import RECIPES
-from harness.report.text import count, listed, named
-from harness.run.facts import parse_cpu_list
+from harness.report.text import count
 from harness.run.host import conditions, fingerprint
 from harness.verdict import judge
 from harness.verdict.types import ClaimVerdict
-
-#: Variables that bind an engine's threads to CPUs, as lists like `0-31`, one a worker, separated by `|`.
-_BINDINGS: Final = ("VLLM_CPU_OMP_THREADS_BIND",)
 
 
 def answer(experiment: Experiment, project: Project, *, beside: Path) -> Answer:
     """Exit code 0 if the run could start here, 2 if something forbids it. `beside`: where relative models lie."""
     host = fingerprint()
-    against = [*_of_arms(experiment, project, beside), *bindings(experiment, host)]
+    against = [*_of_arms(experiment, project, beside), *stops(experiment, host)]
     lines = [f"{experiment.name}: nothing is measured", "", *needs(experiment, project, beside)]
     lines += ["", "what forbids it here:", *(f"  {line}" for line in dict.fromkeys(against))] if against else []
     lines += ["", "claims:", *claims(experiment, host)] if experiment.claims else []
@@ -69,31 +66,6 @@ def _of_arms(experiment: Experiment, project: Project, beside: Path) -> Iterator
                 models.resolve(arm.model, models=models.root(project.root), relative_to=beside)
             except models.ModelError as error:
                 yield str(error)
-
-
-def bindings(experiment: Experiment, host: Mapping[str, Any]) -> Iterator[str]:
-    """Arms whose threads are bound to CPUs that a run may not use here, by binding."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for arm in experiment.arms:
-        for variable in _BINDINGS:
-            found.setdefault((variable, arm.env.get(variable, "")), []).append(named(arm.name))
-    for (variable, binding), names in found.items():
-        lacking = lacking_cpus(binding, host.get("allowed_cpus"))
-        if lacking:
-            yield (
-                f"{variable}={binding} ({listed(names)}) names {count(len(lacking), 'CPU')} that a run may not use"
-                f" here, from {lacking[0]} on; this host allows {host['allowed_cpus']}"
-            )
-
-
-def lacking_cpus(binding: str, allowed: Any) -> tuple[int, ...]:
-    """CPUs that a binding names and this host does not allow; none for a binding in words (`auto`), or where the host
-    does not tell. `allowed`: a list of CPUs as the kernel writes it.
-    """
-    if not isinstance(allowed, str) or not binding or not all(part[:1].isdigit() for part in binding.split("|")):
-        return ()
-    asked = {cpu for part in binding.split("|") for cpu in parse_cpu_list(part)}
-    return tuple(sorted(asked - set(parse_cpu_list(allowed))))
 
 
 def claims(experiment: Experiment, host: Mapping[str, Any]) -> Iterator[str]:

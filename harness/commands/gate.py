@@ -19,6 +19,7 @@ from harness.commands.run import measure
 from harness.experiment import Experiment
 from harness.report import summary
 from harness.report.gate_summary import gate_summary
+from harness.run.integrity import problems
 from harness.run.progress import progress_for
 from harness.verdict.agreement import Agreement, RunEvidence, agree, as_json
 from harness.verdict.gate import Finding, Gate, decide
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     experiment = experiments.read(arguments.file, passes=arguments.passes)
     reference = judged(open_run(arguments.against, results), project)
     same_question(experiment, reference, "--against")
+    believed(reference, "--against")
     page = Path(arguments.summary) if arguments.summary else None
     appended(page, "")  # an answer that cannot be written is known before hours of measuring
     measured, this = the_run(arguments, experiment, project, results)
@@ -75,6 +77,7 @@ def the_run(
         named = judged(open_run(arguments.run, results), project)
         if named.data.experiment.identity != experiment.identity:
             raise CommandError(f"--run {arguments.run} measured {_other(experiment, named)}; name a run of this file")
+        believed(named, "--run")
         return Answer(), named
     seed = experiments.seed_of(experiment, arguments.seed)
     answer, folder = measure(
@@ -93,6 +96,12 @@ def same_question(experiment: Experiment, reference: Judged, option: str) -> Non
             f"{option} {reference.data.where} measured {_other(experiment, reference)}; name a run of this experiment,"
             f" or record one: harness run FILE"
         )
+
+
+def believed(run: Judged, option: str) -> None:
+    """Raise `CommandError` for a run that is no evidence: records that were edited, a plan that is not its own."""
+    if wrong := problems(run.folder):
+        raise CommandError(f"{option} {run.data.where} is no evidence:\n  " + "\n  ".join(wrong))
 
 
 def _other(experiment: Experiment, run: Judged) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.commands import dry_run, experiments
 from harness.commands.answer import Answer, CommandError, Exit
+from harness.commands.host_check import stops
 from harness.commands.instruments import Bench
 from harness.commands.judged import judged, open_run
 from harness.commands.more import more_rule
@@ -107,6 +108,9 @@ def prepared_for(
     sample = difference(counters, replace(counters, at=counters.at + 1), own_cpu_s=0.0)
     for line in unguarded(experiment.disturbance, sample):
         progress.note(line)
+    host = fingerprint()
+    for line in stops(experiment, host):
+        progress.note(line)
     pythons = interpreters(experiment, project)
     found = ready_models(experiment, project, beside, progress)
     text = ready_text(experiment, project, beside)
@@ -115,7 +119,7 @@ def prepared_for(
         plan=plan,
         models=found,
         text=text,
-        host=fingerprint(),
+        host=host,
         versions=provenance(
             pythons=pythons,
             models={name: model.folder for name, model in found.items()},

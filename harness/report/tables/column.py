@@ -14,6 +14,7 @@ from typing import Any
 from harness.records import TrialRecord
 from harness.report.data import RunData
 from harness.report.samples import Look
+from harness.verdict.cells import latest_scorings
 from harness.verdict.types import Judgement
 
 #: A value in a table: what has no value is None, never 0 and never an empty text.
@@ -100,7 +101,7 @@ class Of:
 
 def trials(source: Source) -> tuple[Seen, ...]:
     """Every trial on record, in the order of the file: failed, priming, replaced ones and probes included."""
-    counted = {id(record) for record in source.data.latest}
+    counted = {id(record) for record in (*source.data.latest, *latest_scorings(source.data.records))}
     return tuple(Seen(record, id(record) in counted) for record in source.data.records)
 
 
@@ -123,7 +124,13 @@ def _record(item: Any) -> TrialRecord:
 KEY = (
     Column("trial", Type.WHOLE, "", "ordinal of the trial in the run, from 1", lambda i: _record(i).trial),
     Column("arm", Type.TEXT, "", "the arm", lambda i: _record(i).arm),
-    Column("pass", Type.WHOLE, "", "the pass, from 1; 0 for priming", lambda i: _record(i).pass_number),
+    Column(
+        "pass",
+        Type.WHOLE,
+        "",
+        "the pass, from 1; 0 for priming and for trials that only score text",
+        lambda i: _record(i).pass_number,
+    ),
 )
 
 
@@ -132,6 +139,13 @@ STANDING = (
     Column("position", Type.WHOLE, "", "place within its pass, from 1", lambda i: i.record.position),
     Column(
         "attempt", Type.WHOLE, "", "from 1; a repeated pass or a resumed trial counts on", lambda i: i.record.attempt
+    ),
+    Column(
+        "scoring",
+        Type.FLAG,
+        "",
+        "a trial of its own that scores text; position counts them",
+        lambda i: i.record.scoring,
     ),
     Column("priming", Type.FLAG, "", "it filled caches or probed a limit: never counted", lambda i: i.record.priming),
 )

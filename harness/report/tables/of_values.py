@@ -57,8 +57,13 @@ class Yielded:
         return record.missing.get(name, "no reason on record")
 
 
+def _asked(source: Source, record: TrialRecord) -> tuple[Metric, ...]:
+    """What such a trial yields: where text is scored in trials of its own, those yield perplexity and nothing else."""
+    return source.data.experiment.metrics_of(scoring=record.scoring)
+
+
 def _yielded(source: Source) -> Iterator[Yielded]:
-    return (Yielded(seen, metric) for seen in trials(source) for metric in source.data.experiment.metrics)
+    return (Yielded(seen, metric) for seen in trials(source) for metric in _asked(source, seen.record))
 
 
 def _series(record: TrialRecord) -> Iterator[tuple[str, int, float]]:
