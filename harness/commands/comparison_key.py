@@ -28,8 +28,8 @@ _KERNELS = re.compile(r"avx|amx|fma|f16c|asimd|sve|sme(?!p)|i8mm|bf16|fphp")
 def comparison_key(
     experiment: Experiment, versions: Mapping[str, Any], host: Mapping[str, Any], records: Sequence[TrialRecord]
 ) -> dict[str, Fact]:
-    """Engines, plugins, models, instruction sets, huge pages, work, allocator; the experiment itself is added where two
-    keys are compared. Items of which this run knows nothing are left out.
+    """Engines, plugins, models, texts, instruction sets, huge pages, work, allocator; the experiment itself is added
+    where two keys are compared. Items of which this run knows nothing are left out.
     """
     usable = [record for record in records if record.usable and not record.priming]
     key = {

@@ -17,6 +17,7 @@ from harness.report.terminal import verdict_table
 from harness.run.environment import cache_dir
 from harness.run.files import StoreError
 from harness.run.host import conditions
+from harness.run.integrity import problems, redacted_trials
 from harness.run.store import RunFolder, UnknownRunError
 from harness.verdict import judge
 from harness.verdict.types import ClaimVerdict, Judgement
@@ -79,6 +80,7 @@ def judged(folder: RunFolder, project: Project) -> Judged:
     """Read a run's folder and judge it. Raise `CommandError` if it cannot be read."""
     try:
         head, host, recorded, extras = folder.head(), folder.host(), folder.records(), folder.extras()
+        doubts = (*recorded.notes[: bool(recorded.torn)], *problems(folder), *redacted(folder))
     except StoreError as error:
         raise CommandError(str(error), Exit.HARNESS_FAILED) from error
     data = RunData(
@@ -89,9 +91,17 @@ def judged(folder: RunFolder, project: Project) -> Judged:
         plan=head.plan,
         samples=curves(folder.path),
         folder=shown(folder.path, project),
-        notes=(*recorded.notes, *(f"Decided while it ran: {extra.why}." for extra in extras)),
+        notes=(*doubts, *(f"Decided while it ran: {extra.why}." for extra in extras)),
     )
     return Judged(folder, data, judge(head.experiment, recorded.records, conditions(host) if host else {}))
+
+
+def redacted(folder: RunFolder) -> list[str]:
+    """What a bundle replaced in the records, as a note."""
+    trials = ", ".join(map(str, redacted_trials(folder)))
+    return [f"trials {trials}: words were replaced when the run was bundled; their digests cannot be checked"] * bool(
+        trials
+    )
 
 
 def shown(path: Path, project: Project) -> str:

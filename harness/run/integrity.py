@@ -129,7 +129,7 @@ def in_order(plan: Plan, extras: Sequence[Extra], records: Sequence[TrialRecord]
                     f" ({record.arm}, pass {record.pass_number}) ran where planned trial {due} was next"
                 )
                 return
-            counted += 1
+        counted += record.counted
 
 
 def next_due(plan: Plan, extras: Sequence[Extra], records: Sequence[TrialRecord]) -> int | None:

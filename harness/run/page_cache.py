@@ -37,7 +37,7 @@ def resident_nodes(files: Iterable[Path]) -> dict[str, int] | None:
     """Bytes of the files in the page cache by NUMA node (`{"0": 3400000000}`); None if that cannot be told.
 
     Pages that lie in the cache are touched through a mapping, and the kernel says in numa_maps where what is mapped
-    lies. A page whose block of 64 KiB (what one fault maps) has no page in the cache is left alone.
+    lies. Pages that are not in the cache are left alone.
     """
     found: dict[str, int] = {}
     for path in files:
@@ -54,15 +54,21 @@ def _resident(path: Path) -> tuple[int, int] | None:
     return _mapped(path, lambda _address, vector: (sum(byte & 1 for byte in vector), len(vector)))
 
 
-_BLOCK = 65536 // mmap.PAGESIZE
+_POPULATE_READ = (
+    22  # MADV_POPULATE_READ, Linux 5.14: maps without a fault for each page: 0.5 s of CPU for 3.3 GB, not 0.8
+)
+_LOWEST_BIT = bytes(byte & 1 for byte in range(256))
 
 
 def _nodes(address: int, vector: bytes) -> dict[str, int] | None:
     """Bytes by node of a mapping, once the pages that are in the cache are mapped."""
-    for block in range(0, len(vector), _BLOCK):
-        page = next((page for page in range(block, min(block + _BLOCK, len(vector))) if vector[page] & 1), None)
-        if page is not None:
-            ctypes.string_at(address + page * mmap.PAGESIZE, 1)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for run in re.finditer(rb"\x01+", vector.translate(_LOWEST_BIT)):
+        begin, length = address + run.start() * mmap.PAGESIZE, len(run[0]) * mmap.PAGESIZE
+        if libc.madvise(begin, length, _POPULATE_READ) != 0:
+            for page in range(begin, begin + length, mmap.PAGESIZE):
+                ctypes.string_at(page, 1)
     try:
         lines = Path("/proc/self/numa_maps").read_text().splitlines()
     except OSError:

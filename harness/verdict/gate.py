@@ -31,7 +31,8 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The decision. `contradicted`: claims, and ratios that differ from the reference's by more than the margin.
+    """The decision. `contradicted`: claims, and ratios that differ from the reference's by more than the margin; a run
+    whose records were touched up contradicts anything.
     `undecided`: what could not be said. `require_decided`: whether that fails too.
     """
 
@@ -64,8 +65,9 @@ def decide(experiment: Experiment, judgement: Judgement, agreement: Agreement, *
         if c.agreement is Agreed.CONTRADICTED
     ]
     pairs = [_pair(pair) for pair in agreement.verdicts if pair.agreement is Agreed.CONTRADICTED]
+    wrong = [Finding("the records", "no evidence", problem) for problem in agreement.problems]
     return Gate(
-        contradicted=(*claims, *pairs, *agreed),
+        contradicted=(*wrong, *claims, *pairs, *agreed),
         undecided=tuple(_open(experiment, judgement, agreement)),
         require_decided=require_decided,
     )

@@ -95,7 +95,8 @@ def _errors(rows: Sequence[Row]) -> str:
         )
         lines.append(f"| {f'`{name}`' if name else '**all**'} | {' | '.join(cells)} |")
     over = [row for row in rows if row.contradicted > bound(row.pairs) or row.confirmed > bound(row.pairs)]
-    kept = "No cell is over that bound." if not over else f"**{len(over)} cells are over that bound.**"
+    plain = [row for row in rows if max(row.contradicted, row.confirmed) > PROMISE]
+    kept = f"{len(over) or 'No'} cells are over that bound, {len(plain) or 'none'} of {len(rows)} over 5 % as counted."
     return "\n".join([*lines, "", kept, ""])
 
 
