@@ -47,8 +47,14 @@ def scored(model: Path, folder: Path, order: tuple[str, ...], **args: Any) -> di
     ran = run(folder / "trial", trial)
     assert ran.code == 0, ran.log[-3000:]
     work = next(fact for fact in ran.events.facts if fact["event"] == "work")
-    assert work["scoring"]["text"] == trial["workload"]["quality"]["sha256"]
-    assert work["scoring"]["chunks_a_window"] == 1
+    assert work["scoring"] == {
+        "text": trial["workload"]["quality"]["sha256"],
+        "windows": 3,
+        "window_tokens": SIZE,
+        "chunks_a_window": 1,
+        "prefix_caching": False,
+        "special_tokens": False,
+    }
     assert all(event["tokens"] == SIZE - 1 for event in ran.events.qualities)
     return {name: event["nll"] for name, event in zip(order, ran.events.qualities, strict=True)}
 

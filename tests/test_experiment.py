@@ -346,6 +346,14 @@ def test_a_metric_of_the_file_and_claims_in_its_unit() -> None:
     assert dict(found.claims[2].host) == {"isa": ["amx_tile"], "cores": 32}
 
 
+@pytest.mark.parametrize(("text", "cores"), [("32", 32), ('">= 32"', 32), ('"<= 4"', "<= 4"), ('"==2"', "== 2")])
+def test_a_claim_may_be_held_to_large_or_to_small_hosts(text: str, cores: int | str) -> None:
+    """A plain number is the least; bounds say otherwise."""
+    claim = f"claims: [{{id: a, metric: wall_s, arm: a, versus: b, expect: not ranked, host: {{cores: {text}}}}}]\n"
+    arms = "engine: {command: {}}\narms: {a: {command: [x]}, b: {command: [y]}}\nmetrics: [wall_s]\n"
+    assert dict(loads(f"question: q\npasses: 1\n{arms}{claim}", "e.yaml").claims[0].host) == {"cores": cores}
+
+
 def test_precision_thresholds_and_margins_take_shares_and_units() -> None:
     """`2%` is 0.02, `64 MiB` is bytes; the short and the long form of `precision` mean the same."""
     text = "margins: {wall_s: 1%}\ndisturbance: {steal_fraction: 2%, swap_in_bytes: 1 MiB, major_faults: 10}\n"
