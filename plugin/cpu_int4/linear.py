@@ -36,6 +36,8 @@ class UnsupportedLayerError(ValueError):
 class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publishes no types here
     """Weights of 4 bits for one linear layer. `modules`: its parts as the checkpoint names them."""
 
+    keeps_copy = True  # whether `direct_dequant: false` buys a row-major copy of this kind of layer
+
     def __init__(self, settings: Settings, session: Session, modules: tuple[str, ...]) -> None:
         self.settings = settings
         self.session = session
@@ -94,7 +96,7 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
             geometry=geometry,
             group_size=settings.group_size,
             pack_with={
-                "keep_halves": settings.prefill_dequant and not settings.direct_dequant,
+                "keep_halves": self.keeps_copy and settings.prefill_dequant and not settings.direct_dequant,
                 "repack_bytes": settings.repack_bytes,
             },
             deliver=lambda weight: hold(layer, weight),

@@ -120,6 +120,7 @@ def test_every_way_of_dequantizing_gives_the_same_model(tmp_path: Path, field: d
     # the 4-bit kernel sums in another order, and rounds once: one bf16 rounding of a weight
     assert torch.allclose(weight_of(layer, 256).float(), expected.float(), rtol=2**-8, atol=0)
     assert (layer.halves is not None) is (field == {"direct_dequant": False})
+    assert model.model.embed_tokens.halves is None
 
 
 def test_case_65_parts_start_inside_a_block(tmp_path: Path) -> None:
