@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,6 +78,15 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
             if hasattr(layer, part):
                 delattr(layer, part)
 
+    def _loader(self, collector: Collector, part: str) -> Callable[..., None]:
+        """The weight loader of a placeholder; vLLM calls it with (parameter, tensor[, shard])."""
+
+        def load(_parameter: torch.nn.Parameter, tensor: torch.Tensor, shard: ShardId = None) -> None:
+            self.session.begin()
+            collector.take(part, tensor, shard)
+
+        return load
+
     def _register(self, layer: torch.nn.Module, geometry: Geometry, dtype: torch.dtype) -> None:
         check(geometry, self.settings.group_size, dtype)
         settings = self.settings
@@ -94,7 +104,7 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
             kind = torch.uint8 if part == "qweight" else torch.bfloat16
             empty = torch.empty(geometry.rows, width, dtype=kind, device="meta")
             placeholder = torch.nn.Parameter(empty, requires_grad=False)
-            placeholder.weight_loader = self.collector.loader(part)
+            placeholder.weight_loader = self._loader(self.collector, part)
             layer.register_parameter(part, placeholder)
         self.session.join(layer, self.collector)
 

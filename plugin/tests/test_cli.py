@@ -196,7 +196,7 @@ def newer_manifest(folder: Path) -> None:
 def test_case_64_torn_checkpoints_are_named(
     tmp_path: Path, int4: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None], message: str
 ) -> None:
-    """Every loss, by inspect and expand alike: exit code 1, the file or tensor in the message, nothing on standard output, no target."""
+    """Every loss, by inspect and expand alike: exit code 1, the file or tensor named, no output and no target."""
     harm(int4)
     for arguments in (["inspect", int4], ["expand", int4, tmp_path / "x"]):
         code, out, err = run(capsys, *arguments)

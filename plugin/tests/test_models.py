@@ -62,7 +62,7 @@ def check_embedding(model: torch.nn.Module, meant: tiny.Weights) -> None:
 def test_case_50_embeddings_tied_or_not_quantized_or_not_equal_what_they_stand_for(
     tmp_path: Path, kind: Any, *, tied: bool, embedding: bool
 ) -> None:
-    """Llama (which passes no name for its embedding) and Qwen2 (with biases): lookup, logits and layers, bit for bit."""
+    """Llama (which passes no name for its embedding) and Qwen2 (with biases): lookup, logits, layers, bit for bit."""
     config = kind(tie_word_embeddings=tied)
     leave = () if embedding else ("embed_tokens", "lm_head")
     folder, plain = tiny.pair(tmp_path, config, leave=leave, quantize_embedding=embedding)

@@ -82,9 +82,7 @@ def test_case_57_a_row_alone_and_in_a_batch_gives_the_same(
 
 @pytest.mark.parametrize("group_size", [32, 64, 128, 256])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 16, 17, 33])
-def test_case_57_every_path_reads_each_groups_own_scale(
-    rows: int, group_size: int, generator: torch.Generator
-) -> None:
+def test_case_57_every_path_reads_each_groups_own_scale(rows: int, group_size: int, generator: torch.Generator) -> None:
     """With scales that double from group to group, every row of every path equals the float64 product."""
     source = stored(64, 512, group_size, generator)
     x = activations(rows, 512, generator)
@@ -251,15 +249,11 @@ def test_opcheck_finds_the_linear_operator_clean(
 
 @pytest.mark.parametrize("n", [64, 80])
 @pytest.mark.parametrize("shape", [(0,), (1,), (2, 3)])
-def test_opcheck_finds_the_embedding_operator_clean(
-    n: int, shape: tuple[int, ...], generator: torch.Generator
-) -> None:
+def test_opcheck_finds_the_embedding_operator_clean(n: int, shape: tuple[int, ...], generator: torch.Generator) -> None:
     """Schema, fake kernel and dynamic shapes of the lookup hold for both sources."""
     weight = packed(stored(n, 64, 32, generator))
     ids = torch.randint(0, n, shape, generator=generator)
-    opcheck(
-        torch.ops.cpu_int4.embedding.default, (ids, weight.packed, weight.scales_and_zeros, weight.halves, 32)
-    )
+    opcheck(torch.ops.cpu_int4.embedding.default, (ids, weight.packed, weight.scales_and_zeros, weight.halves, 32))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
