@@ -69,3 +69,16 @@ def test_the_page_comes_from_the_records_alone(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "one" / "agreement.json").read_bytes() == (tmp_path / "two" / "agreement.json").read_bytes()
     with pytest.raises(ValueError, match="no record of an agreement study"):
         agreement_study.redraw(Path(__file__), tmp_path)
+
+
+def test_the_committed_page_is_what_the_committed_records_say(tmp_path: Path) -> None:
+    """analysis/agreement_calibration.md comes from results/agreement/ and nothing else, byte for byte; no cell of it is
+    over 5 %.
+    """
+    root = Path(__file__).resolve().parent.parent
+    records = max(root.glob("results/agreement/*/agreement.json"))
+    again = agreement_study.redraw(records, tmp_path)
+    assert again.read_bytes() == (root / "analysis/agreement_calibration.md").read_bytes()
+    cells, cases, _ = report.read_records(records)
+    assert max(max(row.contradicted, row.confirmed) for row in cells) < report.PROMISE
+    assert all(case.right == 1.0 for case in cases)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from contract_lab import Lab
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from harness.bundle import archive
 from harness.bundle.manifest import MANIFEST, BundleError
@@ -146,6 +148,23 @@ def test_files_that_do_not_match_the_manifest_are_named(
     bad = packed(tmp_path / "bad.tar", change(members(bundle)))
     with pytest.raises(BundleError, match=said):
         unpack(bad, tmp_path / "into")
+
+
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_bit_that_flips_is_seen_or_does_not_matter(
+    bundle: Path, tmp_path: Path, run: Path, place: float, bit: int
+) -> None:
+    """Wherever one bit of the archive changes, it is refused, or what is unpacked is the run all the same (padding)."""
+    content = bytearray(bundle.read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    (tmp_path / "bad.tar").write_bytes(content)
+    try:
+        made = unpack(tmp_path / "bad.tar", tmp_path / "into")
+    except BundleError:
+        return
+    for name in ("experiment.yaml", "host.json", "plan.json", "trials.jsonl"):
+        assert (made.folder.path / name).read_bytes() == (run / name).read_bytes()
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar", b"\x1f\x8b" + bytes(600), bytes(10240)])

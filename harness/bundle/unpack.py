@@ -31,6 +31,9 @@ class Unpacked:
     def said(self) -> Iterator[str]:
         """What a reader should know of it, a sentence each."""
         yield f"bundle of run {self.manifest.experiment}/{self.manifest.run}, SHA-256 {self.digest}"
+        if any(name.startswith("lock/") for name in self.manifest.files):
+            lists = self.folder.path.parent.parent / "lock"
+            yield f"packages of the environments it ran in, as pip reads them: {lists}/*.txt"
         for one in self.manifest.redacted:
             trials = (
                 f" (trials {', '.join(map(str, one.trials))}: their digests cannot be checked)" if one.trials else ""

@@ -212,8 +212,8 @@ def _windows(verdict: PairVerdict, two: _Two, margin: float, pairs: int) -> _Fou
 
     found = []
     for run in (two.first, two.second):
-        choose = collect_scorings if run.experiment.scored_apart else collect
-        cells = choose(run.experiment, run.records)
+        chosen = collect_scorings if run.experiment.scored_apart else collect
+        cells = chosen(run.experiment, run.records)
         arms = (cells.values(arm, verdict.metric.name) for arm in (verdict.a, verdict.b))
         found.append(window_ratios(verdict.a, verdict.b, *arms))
     here, there = found
