@@ -256,10 +256,10 @@ class TrialRecord:
     notes: tuple[str, ...] = ()
     probe_limit_bytes: int | None = None
     survival: SurvivalLimit | None = None
-    scoring: bool = False
     page_cache_nodes: Mapping[str, int] | None = None
     page_cache_missing: str | None = None
     engine_missing: str | None = None
+    scoring: bool = False
     format: int = FORMAT
     previous: str = ""
     digest: str = ""

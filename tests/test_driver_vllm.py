@@ -156,7 +156,8 @@ def test_quantization_fields_are_merged_into_the_checkpoints_own(driver: ModuleT
         spec={
             "arm": {"args": {"dtype": "bfloat16"}, "quantization": {"direct_dequant": True}},
             "model_dir": str(tmp_path),
-        }
+        },
+        needs=frozenset(),
     )
     arguments = driver.engine_arguments(trial)
     assert arguments["hf_overrides"] == {"quantization_config": own | {"direct_dequant": True}}

@@ -23,6 +23,7 @@ from harness.report import RunData
 from harness.report.markdown import markdown
 from harness.run.schedule import open_tasks
 from harness.verdict import judge
+from harness.verdict.agreed import Bears
 from harness.verdict.types import Equivalent, Judgement, PairVerdict, Ranked
 
 BOTH = (SCORE, PERPLEXITY)
@@ -293,3 +294,20 @@ def test_a_text_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -
     done = lab.run(file)
     assert done.returncode == 2
     assert f"workload.quality: text 'own.txt': there is no file {tmp_path / 'own.txt'}" in done.stderr
+
+
+def test_a_dry_run_counts_scorings_and_misses_the_text(tmp_path: Path) -> None:
+    """Nothing is started, and what a run would refuse is said."""
+    lab = Lab(tmp_path)
+    file = lab_experiment(lab)
+    told = lab.harness("run", file, "--dry-run")
+    assert (told.returncode, "8 trials with priming and scoring of text" in told.stdout) == (0, True)
+    (tmp_path / "own.txt").unlink()
+    refused = lab.harness("run", file, "--dry-run")
+    assert refused.returncode == 2
+    assert "workload.quality: text 'own.txt': there is no file" in refused.stdout
+
+
+def test_the_text_bears_on_what_is_scored_alone() -> None:
+    """Two runs over different text are not compared on perplexity; their speed is."""
+    assert (Bears.QUALITY.on(PERPLEXITY), Bears.QUALITY.on(SCORE)) == (True, False)

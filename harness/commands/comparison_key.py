@@ -40,7 +40,7 @@ def comparison_key(
     key |= _packages(experiment, versions, usable)
     for name, found in (versions.get("models") or {}).items():
         key[f"model {name}"] = Fact(found.get("digest"))
-    key |= {f"text {name}": Fact(digest) for name, digest in (versions.get("texts") or {}).items()}
+    key |= {f"text {name}": Fact(digest, Bears.QUALITY) for name, digest in (versions.get("texts") or {}).items()}
     for arm in experiment.names:
         key |= _of_arm(arm, [record for record in usable if record.arm == arm], host)
     return key

@@ -14,10 +14,12 @@ from typing import Any
 from harness.commands.answer import Answer, Exit
 from harness.commands.host_check import stops
 from harness.commands.project import Project
+from harness.commands.scored_text import scored_text
 from harness.drivers.registry import DRIVERS, interpreter
 from harness.experiment import Experiment
 from harness.models import store as models
 from harness.models.recipes import RECIPES
+from harness.plan import make_plan
 from harness.report.text import count
 from harness.run.host import conditions, fingerprint
 from harness.verdict import judge
@@ -37,9 +39,10 @@ def answer(experiment: Experiment, project: Project, *, beside: Path) -> Answer:
 
 def needs(experiment: Experiment, project: Project, beside: Path) -> Iterator[str]:
     """The size of it, and each model: made, or what making it takes."""
-    trials = experiment.passes * len(experiment.arms) + sum(arm.priming for arm in experiment.arms)
+    plan = make_plan(experiment, seed=0)
     passes = count(experiment.passes, "pass", "passes")
-    yield f"{count(len(experiment.arms), 'arm')} x {passes}: {trials} trials with priming"
+    scoring = " and scoring of text" if experiment.scored_apart else ""
+    yield f"{count(len(experiment.arms), 'arm')} x {passes}: {len(plan.trials)} trials with priming{scoring}"
     for name in dict.fromkeys(arm.model for arm in experiment.arms if arm.model is not None):
         yield f"model {name}: {_model(name, project, beside)}"
 
@@ -56,7 +59,7 @@ def _model(name: str, project: Project, beside: Path) -> str:
 
 
 def _of_arms(experiment: Experiment, project: Project, beside: Path) -> Iterator[str]:
-    """Interpreters and models that are not there."""
+    """Interpreters, models and texts that are not there."""
     for arm in experiment.arms:
         python = interpreter({"python": arm.python}, os.environ, project.root)
         if DRIVERS[arm.engine].program is not None and not python.exists():
@@ -66,6 +69,10 @@ def _of_arms(experiment: Experiment, project: Project, beside: Path) -> Iterator
                 models.resolve(arm.model, models=models.root(project.root), relative_to=beside)
             except models.ModelError as error:
                 yield str(error)
+    try:
+        scored_text(experiment, project, beside)
+    except models.ModelError as error:
+        yield f"workload.quality: {error}"
 
 
 def claims(experiment: Experiment, host: Mapping[str, Any]) -> Iterator[str]:

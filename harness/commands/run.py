@@ -20,6 +20,7 @@ from harness.commands.judged import judged, open_run
 from harness.commands.more import more_rule
 from harness.commands.project import Project, find_project
 from harness.commands.report import written
+from harness.commands.scored_text import scored_text
 from harness.drivers.registry import DRIVERS, interpreter
 from harness.experiment import Experiment, differences_text
 from harness.models import store as models
@@ -174,14 +175,9 @@ def ready_models(experiment: Experiment, project: Project, beside: Path, progres
 
 
 def ready_text(experiment: Experiment, project: Project, beside: Path) -> texts.Text | None:
-    """The text to score, if quality is asked for and the file names one. Raise `CommandError` if it cannot be had."""
-    named = experiment.workload.get("quality", {}).get("text")
-    if named is None or not any("quality" in metric.needs for metric in experiment.metrics):
-        return None
-    pythons = [arm.python for arm in experiment.arms if DRIVERS[arm.engine].program is not None]
-    python = interpreter({"python": pythons[0] if pythons else None}, os.environ, project.root)
+    """The text to score, if there is one. Raise `CommandError` if it cannot be had."""
     try:
-        return texts.find(named, relative_to=beside, python=python)
+        return scored_text(experiment, project, beside)
     except models.ModelError as error:
         raise CommandError(f"workload.quality: {error}") from error
 

@@ -33,11 +33,14 @@ class Bears(StrEnum):
     ALL = "all"  # another question: nothing can be compared
     MEASURED = "measured"  # everything but exact metrics: bytes on disk do not know which processor read them
     MEMORY = "memory"  # bytes in memory only
+    QUALITY = "quality"  # what is scored on text only
 
     def on(self, metric: Metric) -> bool:
         """Whether a difference in such an item forbids to compare that metric."""
         if self is Bears.ALL:
             return True
+        if self is Bears.QUALITY:
+            return metric.kind is Kind.WINDOWED
         if metric.kind is Kind.EXACT:
             return False
         return self is Bears.MEASURED or metric.unit == "B"

@@ -11,12 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from cpu_int4.format import GROUP_SIZES, ROWS_MULTIPLE
 from cpu_int4.layout import convert, panels, probe, supports_direct_dequant, to_split_halves, unpack_nibbles
-
-#: Group sizes that the kernel knows.
-GROUP_SIZES = (32, 64, 128, 256)
-#: The kernel packs channels sixteen at a time.
-N_MULTIPLE = 16
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,9 @@ def pack(
 def repack_chunks(n: int, k: int, repack_bytes: int) -> list[slice]:
     """Runs of whole blocks that cover n channels of k inputs, each repacked within `repack_bytes`, the last ragged.
 
-    A weight takes 4 bytes as an int32 code and half a byte twice: while its nibbles are spread, then as the result.
+    A weight takes 4 bytes as an int32 code, half a byte for each of its nibbles while they are spread, and half a byte
+    once packed, when one of the nibbles is gone. What an allocator keeps of freed scratch (up to 2 MiB were seen) is
+    beside it.
     """
     layout = probe()
     if repack_bytes == 0 or layout.pairing == "opaque":  # blocks that we do not know may not be cut
@@ -106,9 +104,9 @@ def _check(qweight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, gro
     if qweight.dtype != torch.uint8 or qweight.dim() != 2 or not qweight.numel():
         raise ValueError(f"{name}: qweight is {qweight.dtype} {tuple(qweight.shape)}; wanted is uint8 [N, K/2]")
     n, k = qweight.shape[0], qweight.shape[1] * 2
-    if n % N_MULTIPLE:
+    if n % ROWS_MULTIPLE:
         raise ValueError(
-            f"{name}: {n} output channels are no multiple of {N_MULTIPLE}, as the kernel wants; leave it in bf16"
+            f"{name}: {n} output channels are no multiple of {ROWS_MULTIPLE}, as the kernel wants; leave it in bf16"
         )
     if k % group_size:
         raise ValueError(f"{name}: {k} inputs are no multiple of the group size {group_size}; leave it in bf16")

@@ -55,7 +55,7 @@ def codes(weight: Stored) -> np.ndarray:
 
 
 def exact(weight: Stored) -> np.ndarray:
-    """w = (q - 8) s + z in float32 [N, K], where the product is exact and the sum is rounded once."""
+    """W = (q - 8) s + z in float32 [N, K], where the product is exact and the sum is rounded once."""
     scales, zeros = (np.repeat(_widen(t), weight.group_size, axis=1) for t in (weight.scales, weight.zeros))
     centred = (codes(weight) - 8).astype(np.float32)
     return np.add(np.multiply(centred, scales, out=centred), zeros, out=centred)

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from int4_reference import Stored, rounded, stored
+from int4_kernel import packed
+from int4_reference import rounded, stored
 
 from cpu_int4 import layout, ops
-from cpu_int4.pack import PackedWeight, pack
 
 pytestmark = pytest.mark.isa
-
-
-def packed(weight: Stored, *, keep_halves: bool = False) -> PackedWeight:
-    """The weight as the package packs it."""
-    return pack(
-        weight.qweight,
-        weight.scales,
-        weight.zeros,
-        group_size=weight.group_size,
-        keep_halves=keep_halves,
-        repack_bytes=1 << 16,
-    )
 
 
 @pytest.mark.parametrize("group_size", [32, 64, 128, 256])

@@ -11,7 +11,7 @@ import inside
 import pytest
 import tiny
 
-from cpu_int4 import config as configuration
+import cpu_int4
 from cpu_int4 import layout
 
 OVERRIDE = "VLLM_OMNI_CPU_INT4_DIRECT_DEQUANT"
@@ -94,7 +94,7 @@ def test_the_plugins_version_is_part_of_the_key(checkpoint: Any, monkeypatch: py
     """Another release may take other arguments in its operators."""
     folder = checkpoint()
     plain = key(folder)
-    monkeypatch.setattr(configuration.cpu_int4, "__version__", "9")
+    monkeypatch.setattr(cpu_int4, "__version__", "9")
     assert key(folder) != plain
 
 
@@ -102,10 +102,8 @@ def test_case_55_an_engine_that_packs_otherwise_than_the_reader_is_refused(
     checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The layout that was hashed is the one that is packed, or nothing is."""
-    from cpu_int4 import choice
-
     read = inside.engine_config(checkpoint())
-    monkeypatch.setattr(choice.layout, "probe", lambda: layout.Layout(32, "adjacent"))
+    monkeypatch.setattr(layout, "probe", lambda: layout.Layout(32, "adjacent"))
     with pytest.raises(
         ValueError, match=r"packs weights as adjacent-32, .* as split-\d+: give both the same ATEN_CPU_CAPAB"
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from int4_kernel import kernel_reads, packed
 from int4_reference import Stored, codes, rounded, stored
 
 from cpu_int4 import layout as layouts
@@ -19,29 +20,9 @@ from cpu_int4.layout import (
     supports_direct_dequant,
     unpack_nibbles,
 )
-from cpu_int4.pack import PackedWeight, pack
 
 pytestmark = pytest.mark.isa
 PINNED = {"AVX512": Layout(64, "split"), "AVX2": Layout(32, "split"), "DEFAULT": Layout(32, "adjacent")}
-
-
-def kernel_reads(weight: PackedWeight, *, every: int = 1) -> torch.Tensor:
-    """The weight [N, K/every] as PyTorch's own kernel multiplies by it: its product with rows of the identity."""
-    rows = torch.eye(weight.k, dtype=torch.bfloat16)[::every].contiguous()
-    mm = torch.ops.aten._weight_int4pack_mm_for_cpu
-    return mm(rows, weight.packed, weight.group_size, weight.scales_and_zeros).t()
-
-
-def packed(weight: Stored, *, keep_halves: bool = False) -> PackedWeight:
-    """The weight as the package packs it."""
-    return pack(
-        weight.qweight,
-        weight.scales,
-        weight.zeros,
-        group_size=weight.group_size,
-        keep_halves=keep_halves,
-        repack_bytes=1 << 16,
-    )
 
 
 def test_case_55_the_layout_of_each_instruction_set_is_the_pinned_one() -> None:

@@ -5,10 +5,9 @@ vLLM's real layers, told that they are one rank of several; no other rank runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import inside
 import pytest
 import tiny
 import torch
@@ -36,14 +35,12 @@ class Alone:
         """Miss nothing."""
 
 
-class Method(vllm_linear.QuantizationConfig):  # type: ignore[misc]
-    """A configuration that gives every layer the 4-bit method."""
+class Method:
+    """In the place of a configuration: gives every layer the 4-bit method."""
 
-    get_name = get_supported_act_dtypes = get_min_capability = get_config_filenames = from_config = None
-    __abstractmethods__ = frozenset()
+    online_quantization_config = None
 
     def __init__(self, *modules: str) -> None:
-        super().__init__()
         self.modules = modules
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
@@ -53,7 +50,7 @@ class Method(vllm_linear.QuantizationConfig):  # type: ignore[misc]
 
 
 @pytest.fixture
-def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], None]]:
     """Have layers that are made next believe that they are rank `index` of `size`."""
 
     def believe(index: int, size: int) -> None:
@@ -61,8 +58,7 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
             monkeypatch.setattr(module, "get_tensor_model_parallel_rank", lambda: index)
             monkeypatch.setattr(module, "get_tensor_model_parallel_world_size", lambda: size)
 
-    torch.set_default_dtype(torch.bfloat16)
-    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.bfloat16)
+    torch.set_default_dtype(torch.bfloat16)  # as vLLM does around a model's making
     yield believe
     torch.set_default_dtype(torch.float32)
 
@@ -198,6 +194,3 @@ def test_biases_are_added_once(rank: Any) -> None:
         x = torch.randn(rows, 64, dtype=torch.float32).bfloat16()
         expected = x.float() @ meant.t() + layer.bias.float()
         assert torch.allclose(layer(x)[0].float(), expected, rtol=2**-6, atol=2**-4)
-
-
-del inside
