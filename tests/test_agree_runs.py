@@ -119,6 +119,22 @@ def test_exact_metrics_are_compared_exactly(tmp_path: Path) -> None:
     assert (words(document)["checkpoint_bytes"], code) == ("contradicted", 4)
 
 
+@pytest.mark.parametrize(("upper", "word"), [(1.001, "contradicted"), (1.2, "consistent_but_imprecise"),
+                                             (None, "consistent_but_imprecise")])  # fmt: skip
+def test_a_peak_is_contradicted_only_beyond_its_brackets(tmp_path: Path, upper: float | None, word: str) -> None:
+    """The sampled ratios of the peaks differ by 10 %. Where a bracket of 20 %, or none at all, leaves room for the same
+    true ratio, that is no contradiction.
+    """
+
+    def bracketed(record: TrialRecord) -> TrialRecord:
+        peak = record.values["peak_rss_anon"]
+        wide = replace(peak, upper=None if upper is None else peak.value * upper)
+        return replace(record, values={**record.values, "peak_rss_anon": wide})
+
+    _, document = pair(tmp_path, Made(seed=1, change=bracketed), Made(seed=2, memory=2.2, change=bracketed))
+    assert words(document)["peak_rss_anon"] == word
+
+
 def test_an_absolute_time_is_never_compared_across_hosts(tmp_path: Path) -> None:
     """A claim on a difference in seconds, judged on two machines: not comparable; on one machine it is."""
     one, two = two_cores(), two_cores()

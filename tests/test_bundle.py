@@ -224,7 +224,7 @@ def test_secrets_and_homes_are_found(text: str, kind: str) -> None:
         '{"TOKENIZERS_PARALLELISM": "false"}',
         "decode_tokens_per_s: 78.1",
         "new_tokens: 64}",
-        "/srv/rooted/x /opt/home/x /work/root",
+        "/srv/rooted/x /opt/home/x /data/root",
         '"max_tokens": 16',
         '"token": null',
         "page_cache: 0.99",
