@@ -47,7 +47,7 @@ def test_repacking_in_blocks_gives_the_same_bytes_for_the_embedding(generator: t
 
 
 @pytest.mark.isa
-@pytest.mark.parametrize("n", [80, 192, 208, 2048 + 16, 13312 + 48])
+@pytest.mark.parametrize("n", [80, 160, 208, 2048 + 16, 13312 + 48])
 def test_a_ragged_last_chunk_gives_the_same_bytes(n: int, generator: torch.Generator) -> None:
     """Chunks of two blocks with a last one that is shorter, or no whole block, change no byte, nor does the copy."""
     weight = stored(n, 64, 32, generator)
@@ -214,3 +214,29 @@ def test_packing_at_once_takes_eight_times_the_packed_form() -> None:
     """The measurement can tell: with 0 for the bound, gate_up takes the 104 MiB of its int32 codes, and more."""
     n, k = SPARK["gate_up"]
     assert transient(n, k, 0, keep_halves=False) >= 104 * MIB
+
+
+WIDE = """
+import torch
+from cpu_int4 import ops
+from cpu_int4.pack import pack
+torch.set_num_threads(1)
+def status(field):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(field + ":"))
+def weight(n, k):
+    flat = torch.ones(n, k // 128, dtype=torch.bfloat16)
+    qweight = torch.full((n, k // 2), 0xA3, dtype=torch.uint8)
+    return pack(qweight, flat, flat, group_size=128, keep_halves=False, repack_bytes=1 << 22)
+small, large, x = weight(1024, 2048), weight(13312, 2048), torch.ones(8, 2048, dtype=torch.bfloat16)
+ops.linear(x, small, None, threshold=2, prefill_dequant=True)
+open("/proc/self/clear_refs", "w").write("5")
+before = status("VmRSS")
+ops.linear(x, large, None, threshold=2, prefill_dequant=True)
+print(status("VmHWM") - before)
+"""
+
+
+def test_a_wide_product_never_holds_the_whole_weight_in_bf16() -> None:
+    """Eight rows by gate_up, 52 MiB as bf16, take a few panels' worth: under 10 MiB by the high-water mark."""
+    done = subprocess.run([sys.executable, "-c", WIDE], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 10 * MIB

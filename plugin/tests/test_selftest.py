@@ -96,6 +96,11 @@ def test_case_56_this_and_newer_versions_are_left_to_the_numbers(version: str) -
     selftest._check_version(version)
 
 
+def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A command in the plugin's folder, its end and its words kept."""
+    return subprocess.run(command, env=env, cwd=PLUGIN, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", list(FLAGS))
 def test_case_42_and_55_all_of_it_holds_under_each_instruction_set(capability: str) -> None:
@@ -104,10 +109,9 @@ def test_case_42_and_55_all_of_it_holds_under_each_instruction_set(capability: s
         pytest.skip(f"this processor has no {capability}")
     env = {**os.environ, "ATEN_CPU_CAPABILITY": capability, "PYTHONPATH": str(PLUGIN)}
     script = "import torch, cpu_int4.selftest as s; s.check(); print(torch.backends.cpu.get_cpu_capability())"
-    run = {"env": env, "cwd": PLUGIN, "capture_output": True, "text": True}
-    told = subprocess.run([sys.executable, "-c", script], check=False, **run)
+    told = run([sys.executable, "-c", script], env)
     assert told.stdout.strip().lower() == capability, told.stderr
-    chosen = "not inductor and not opcheck and not models_shapes"  # long, or the same for all
+    chosen = "not (inductor or opcheck or models_shapes or down_projection or 13360)"  # long, or the same for all
     tests = [sys.executable, "-m", "pytest", "-q", "-m", "isa", "-k", chosen, "tests"]
-    done = subprocess.run(tests, check=False, **run)
+    done = run(tests, env)
     assert done.returncode == 0, done.stdout[-2000:]
