@@ -163,6 +163,7 @@ def test_the_report_counts_scorings_and_windows_not_passes() -> None:
     assert "All trial values of perplexity by scoring" in part
     assert "8 windows; lower is better" in part
     assert "windows in which a was better" in said
+    assert "| 22.65 | 22.65 | 22.65 | 2 of 2 |" in part  # exp(3.1 + 0.02); its unit, 1, is not said
 
 
 def test_a_failed_scoring_is_a_failure_of_quality_alone() -> None:
