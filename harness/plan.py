@@ -140,14 +140,14 @@ def expected_seconds(
     each = [
         measured[trial.scoring].get(trial.arm, measured[trial.scoring].get(twin[trial.arm])) for trial in plan.trials
     ]
-    unmeasured = {
-        f"{'a scoring ' if trial.scoring else ''}trial of {trial.arm}": None
-        for trial, seconds in zip(plan.trials, each, strict=True)
-        if seconds is None
-    }
+    unmeasured: dict[str, dict[str, None]] = {}
+    for trial, seconds in zip(plan.trials, each, strict=True):
+        if seconds is None:
+            unmeasured.setdefault("scoring trial" if trial.scoring else "trial", {})[trial.arm] = None
     if unmeasured:
         bound = len(plan.trials) * (experiment.limits.trial + experiment.limits.exit)
-        return UnknownTime(f"no {', '.join(unmeasured)} was measured yet", bound)
+        lacking = " and ".join(f"no {kind} of {', '.join(arms)}" for kind, arms in unmeasured.items())
+        return UnknownTime(f"{lacking} was measured yet", bound)
     total = sum(seconds or 0.0 for seconds in each)
     return Expected(total, f"{len(plan.trials)} trials, by the wall time of earlier trials of each arm")
 

@@ -220,8 +220,9 @@ class TrialRecord:
     the one the arm declared. `work`: facts that must be equal between arms (tokens, prompt digest, threads, CPU set,
     KV bytes), as the driver reported them. `caches`: state of the arm's private caches before the trial (`cold`,
     `primed`). `page_cache`: fraction of the model's weight files that lay in the page cache before the start,
-    None where there is no such file. `engine`: what was read of each process at settled (threads, CPUs, allocator,
-    mapped weights); empty where no phase `settle` was reached. `probe_limit_bytes`: the memory limit under which a
+    None where there is no such file. `page_cache_nodes`: bytes of them by NUMA node. `page_cache_missing`: why one of
+    the two is not known. `engine`: what was read of each process at settled (threads, CPUs, allocator, mapped weights);
+    `engine_missing`: why it is empty. `probe_limit_bytes`: the memory limit under which a
     probe for `survival_limit` ran; None for every other trial. A probe is marked `priming`, so that no statistics count
     it. `survival`: what the probes before this counted trial found; None where none were asked for. `scoring`: a trial
     of its own for quality, in no pass: `pass_number` is 0 and `position` the how manieth of its arm.
@@ -255,6 +256,9 @@ class TrialRecord:
     notes: tuple[str, ...] = ()
     probe_limit_bytes: int | None = None
     survival: SurvivalLimit | None = None
+    page_cache_nodes: Mapping[str, int] | None = None
+    page_cache_missing: str | None = None
+    engine_missing: str | None = None
     scoring: bool = False
     format: int = FORMAT
     previous: str = ""
@@ -273,7 +277,7 @@ class TrialRecord:
 
 #: Fields that came after the first records were written: without a value they are no part of the digest, so that the
 #: chain of a run of before still holds.
-_LATER: Final = ("probe_limit_bytes", "survival", "scoring")
+_LATER: Final = ("probe_limit_bytes", "survival", "scoring", "page_cache_nodes", "page_cache_missing", "engine_missing")
 
 
 class RecordError(ValueError):

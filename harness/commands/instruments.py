@@ -25,7 +25,7 @@ from harness.run.engine_facts import engine_facts
 from harness.run.instruments import Instruments, Trial
 from harness.run.memory_meter import MeterHandle, start_meter
 from harness.run.names import quote_arm
-from harness.run.page_cache import resident_fraction, weight_files
+from harness.run.page_cache import resident_fraction, resident_nodes, weight_files
 from harness.run.stop import StopFlag
 from harness.run.survival import Limited, Unlimited
 from harness.run.trial import run_trial
@@ -35,6 +35,23 @@ from harness.run.trial_types import Now, TrialRequest, TrialResult
 #: engine's three processes come to rest 2 to 4 s after the last request, and the rule wants a quiet window of 3 s.
 SETTLE_S: Final = 8.0
 TRIM_S: Final = 5.0
+
+
+_NOT_LOOKED = "the trial reached no phase `settle`: only an idle engine is looked at"
+
+
+def page_cache_facts(model: Model | None) -> dict[str, Any]:
+    """How much of the model lies in the page cache before the start, and on which NUMA nodes: fields of a record."""
+    files = weight_files(model.folder) if model is not None else ()
+    if not files:
+        return {"page_cache_missing": "the arm names no model with weight files"}
+    fraction, nodes = resident_fraction(files), resident_nodes(files)
+    hidden = "this kernel does not tell (mincore for the fraction, /proc/self/numa_maps for the nodes)"
+    return {
+        "page_cache": fraction,
+        "page_cache_nodes": nodes,
+        "page_cache_missing": hidden if fraction is None or nodes is None else None,
+    }
 
 
 @dataclass
@@ -53,7 +70,7 @@ class Bench:
     started: list[str] = field(default_factory=list)
     groups: dict[str, cgroup.TrialCgroup] = field(default_factory=dict)
     engines: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
-    page_caches: dict[str, float | None] = field(default_factory=dict)
+    page_caches: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def instruments(self) -> Instruments[TrialRequest, TrialResult]:
         """What the runner is handed."""
@@ -110,9 +127,7 @@ class Bench:
 
     def run(self, request: TrialRequest, stop: StopFlag, watch: Callable[[Now], None]) -> TrialResult:
         """Run the trial; when it has come to rest, read once what its processes are made of."""
-        model = self.models.get(request.arm.model or "")
-        if model is not None:
-            self.page_caches[request.token] = resident_fraction(weight_files(model.folder))
+        self.page_caches[request.token] = page_cache_facts(self.models.get(request.arm.model or ""))
 
         def look(moment: Now) -> None:
             watch(moment)
@@ -184,8 +199,9 @@ class Bench:
             probe_limit_bytes=trial.task.limit,
             survival=trial.survival,
             disturbance=disturbance,
-            page_cache=self.page_caches.pop(result.token, None),
-            engine=self.engines.pop(result.token, ()),
+            **self.page_caches.pop(result.token, {}),
+            engine=self.engines.get(result.token, ()),
+            engine_missing=None if self.engines.pop(result.token, ()) else _NOT_LOOKED,
         )
         return evaluate(self.experiment, record, result.events, meter)
 

@@ -180,8 +180,17 @@ def measure(trial: Trial, llm: Any, requests: vllm_parts.Requests) -> None:
     pause(trial, "trim", lambda: trim_all(trial, llm))
 
 
+def share_this_folder() -> None:
+    """Let every process that vLLM starts find the modules beside this file. Engine processes are given this one's
+    path; the process in which vLLM looks at a model's class, started anew as `python -m`, is not.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - text, as PYTHONPATH wants it
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+
+
 def main() -> int:
     """Run the trial of this process's environment; the exit code is 0 only if `done` was reported."""
+    share_this_folder()
     trial = Trial(events=from_environment(), spec=workload())
     try:
         run(trial)

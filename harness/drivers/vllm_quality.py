@@ -58,10 +58,16 @@ def quality(trial: Trial, llm: Any) -> None:
             trial.events.emit("quality", window=index, tokens=size - 1, nll=window_nll(window, output.prompt_logprobs))
             trial.prompts.append(window)
             trial.counts.append([size, 1])
-    trial.scoring.update(
-        text=part["sha256"], windows=count, window_tokens=size, chunks_a_window=1, prefix_caching=False,
-        special_tokens=False,
-    )  # fmt: skip
+    trial.scoring.update(how(llm.llm_engine.vllm_config, size), text=part["sha256"], windows=count, window_tokens=size)
+
+
+def how(config: Any, size: int) -> dict[str, Any]:
+    """What the engine settled on of all that could change a value: facts that must be equal between arms."""
+    return {
+        "chunks_a_window": math.ceil(size / config.scheduler_config.max_num_batched_tokens),
+        "prefix_caching": bool(config.cache_config.enable_prefix_caching),
+        "special_tokens": False,
+    }
 
 
 def cut(ids: Sequence[int], size: int, count: int, name: str) -> list[list[int]]:

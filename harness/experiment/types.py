@@ -24,13 +24,15 @@ class Expectation:
     """What an arm declares in advance.
 
     `engaged`: name that an engagement event must carry. `modules`, `calls`: what that event's maps must hold, each an
-    exact number or a bound such as `> 0`. `failure`, `signal`: the arm is meant to fail so; met, it is a success.
+    exact number or a bound such as `> 0`. `failure`: the arm is meant to fail so; met, it is a success. `may_fail`: it
+    may fail so or end well. `signal`: which one, where either names the reason `signal`.
     """
 
     engaged: str | None = None
     modules: Mapping[str, int | str] = field(default_factory=dict)
     calls: Mapping[str, int | str] = field(default_factory=dict)
     failure: str | None = None
+    may_fail: str | None = None
     signal: str | None = None
 
 

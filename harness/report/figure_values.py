@@ -56,7 +56,7 @@ def draw_values(data: RunData, metric: Metric, path: Path) -> bool:
         axes.set_xlim(-0.6, len(columns) - 0.4)
         axes.grid(visible=True, axis="y")
         better = "lower" if metric.better is Better.LOWER else "higher"
-        axes.set_ylabel(f"{visible(unit)} ({better} is better)", fontsize=9)
+        axes.set_ylabel(f"{visible(unit) if unit != '1' else metric.name} ({better} is better)", fontsize=9)
         made.suptitle(_title(metric, columns), x=0.01, ha="left", fontsize=11, fontweight="bold")
         passes = f"{sweep} 1" if data.passes == 1 else f"{plural(sweep)} 1 to {data.passes} from left to right"
         axes.set_title(

@@ -201,7 +201,7 @@ def _figures_table(data: RunData, judgement: Judgement, metric: Metric) -> str:
         cells = ["no usable value", "", ""]
         if found is not None:
             texts, unit = alike([found.median, found.low, found.high], metric.unit)
-            cells = [f"{text} {escape(unit)}" for text in texts]
+            cells = [f"{text} {escape(unit)}".rstrip() for text in texts]
         n = found.n if found is not None else 0
         rows.append([escape(name), *cells, f"{n} of {sweeps}", str(arm.failed)])
     return table(["arm", "median", "lowest", "highest", f"n of k {plural(sweep)}", "failed"], rows, right=range(1, 6))

@@ -259,7 +259,7 @@ def value_cell(summary: Summary | None, metric: Metric, passes: int) -> str:
         return f"no usable value, 0 of {passes}"
     (middle, low, high), unit = alike([summary.median, summary.low, summary.high], metric.unit)
     spread = f"({low} to {high})" if summary.low != summary.high else f"(all {low})"
-    return f"{middle} {unit} {spread}, {summary.n} of {passes}"
+    return f"{f'{middle} {unit}'.rstrip()} {spread}, {summary.n} of {passes}"
 
 
 def claim_sentence(claim: JudgedClaim) -> str:

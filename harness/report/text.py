@@ -97,7 +97,8 @@ def percent(fraction: float, digits: int = 2) -> str:
 def alike(values: Sequence[float], unit: str) -> tuple[list[str], str]:
     """Numbers to stand side by side, and their unit: one unit for all, and digits enough to see them differ.
 
-    `[2.96e9, 2.97e9], "B" -> ["2.757", "2.766"], "GiB"`. At least 4 significant digits, at most 7.
+    `[2.96e9, 2.97e9], "B" -> ["2.757", "2.766"], "GiB"`. At least 4 significant digits, at most 7. A
+    plain number's unit, 1, is said as none.
     """
     divisor, shown = scale_for(unit, max(values, key=abs, default=0.0))
     scaled = [value / divisor for value in values]
@@ -105,7 +106,7 @@ def alike(values: Sequence[float], unit: str) -> tuple[list[str], str]:
         texts = [significant(value, digits) for value in scaled]
         if len(set(texts)) == len(set(scaled)):
             break
-    return texts, shown
+    return texts, "" if shown == "1" else shown
 
 
 def quantity(value: float, unit: str) -> str:

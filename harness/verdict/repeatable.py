@@ -77,6 +77,20 @@ def windowed(metric: Metric, values: Mapping[str, Mapping[int, Value]]) -> Field
     )
 
 
+def window_ratios(a: str, b: str, of_a: Mapping[int, Value], of_b: Mapping[int, Value]) -> tuple[float, ...] | Unknown:
+    """Log ratio a/b of each window: the difference of the two negative log-likelihoods, at least two windows."""
+    one, two = window_means(a, of_a), window_means(b, of_b)
+    if isinstance(one, Unknown):
+        return one
+    if isinstance(two, Unknown):
+        return two
+    if len(one) != len(two):
+        return Unknown(f"{len(one)} windows against {len(two)}: not the same text")
+    if len(one) <= MIN_DF:
+        return Unknown(f"{len(one)} windows are too few for an interval; {MIN_DF + 1} are the least")
+    return tuple(x - y for x, y in zip(one, two, strict=True))
+
+
 def window_means(arm: str, cells: Mapping[int, Value]) -> tuple[float, ...] | Unknown:
     """Negative log-likelihood per token of each window of one arm, in nats; repeats collapse to their median."""
     kept = [cell.series for cell in cells.values() if cell.series]

@@ -54,7 +54,11 @@ def open_checkpoint(folder: Path, group_size: int) -> Checkpoint:
             pass
     tensors = dict(manifest.tensors)
     quantized = {name: _size(tensors[f"{name}.qweight"]) for name in manifest.quantized()}
-    problems = [*_index_problems(folder, tensors), *_header_problems(folder, tensors), *_part_problems(tensors, quantized, group_size)]
+    problems = [
+        *_index_problems(folder, tensors),
+        *_header_problems(folder, tensors),
+        *_part_problems(tensors, quantized, group_size),
+    ]
     if problems:
         raise CheckpointError(f"{folder}: the checkpoint cannot be loaded:\n" + _itemised(problems))
     return Checkpoint(folder=folder, tensors=tensors, quantized=quantized)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from cpu_int4.fields import Settings, SettingsError
 from cpu_int4.linear import CpuInt4LinearMethod
 from cpu_int4.names import entry_for, parts_of
 from cpu_int4.register import require_registered
+from cpu_int4.selection import EMBEDDINGS
 from cpu_int4.session import Session
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 
     from cpu_int4.config import CpuInt4Config
-
-#: How embeddings are called by the models that pass no name for theirs to vLLM (llama does not).
-_EMBEDDING_NAME = re.compile(r"emb|wte")
 
 
 @dataclass(kw_only=True)
@@ -175,7 +172,7 @@ class Chooser:
         plain = ((name, entry.shape) for name, entry in self.checkpoint.tensors.items() if name.endswith(".weight"))
         sizes |= {name.removesuffix(".weight"): shape for name, shape in plain}
         fits = [name for name, found in sizes.items() if found == size]
-        found = [name for name in fits if _EMBEDDING_NAME.search(name.rpartition(".")[2])]
+        found = [name for name in fits if name.rpartition(".")[2] in EMBEDDINGS]
         if len(found) != 1:
             raise SettingsError(
                 f"{type(layer).__name__} of {size[0]} x {size[1]}: the model passes no name for it, and the checkpoint"

@@ -178,8 +178,8 @@ def _add_quantize_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=GROUP_SIZES,
         default=128,
-        help="weights that share a scale and a zero: fewer are more accurate and cost more (32: 5 bits a weight; 128: 4.25;"
-        " default: 128)",
+        help="weights that share a scale and a zero: fewer are more accurate and cost more (32: 5 bits a weight; 128:"
+        " 4.25; default: 128)",
     )
     parser.add_argument(
         "--embedding",

@@ -14,6 +14,9 @@ from cpu_int4.loading import Geometry, Section
 class CpuInt4EmbeddingMethod(CpuInt4LinearMethod):
     """Weights of 4 bits for an embedding: looked up by row, and multiplied with where it is (or serves) the head."""
 
+    # The head sees one row a sequence, so a copy would cost memory (128 MiB for 131072 x 2048) and speed up nothing.
+    keeps_copy = False
+
     def create_weights(  # noqa: PLR0917 (vLLM's signature)
         self,
         layer: torch.nn.Module,

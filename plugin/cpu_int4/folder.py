@@ -34,9 +34,9 @@ def whole_folder(target: Path, *, source: Path, force: bool, say: Callable[[str]
     and `force` is not set, or is not a model's folder.
     """
     target = target.absolute()
+    clear_leftovers(target, say)  # first: it may put an old target back
     _refuse(target, source, force=force)
     target.parent.mkdir(parents=True, exist_ok=True)
-    clear_leftovers(target, say)
     folder = Path(tempfile.mkdtemp(prefix=_hidden(target), suffix=f".{_PARTIAL}", dir=target.parent))
     folder.chmod(0o777 & ~_umask())  # mkdtemp's 0700 is for secrets
     lock = _locked(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,8 @@ class UnsupportedLayerError(ValueError):
 
 class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publishes no types here
     """Weights of 4 bits for one linear layer. `modules`: its parts as the checkpoint names them."""
+
+    keeps_copy = True  # whether `direct_dequant: false` buys a row-major copy of this kind of layer
 
     def __init__(self, settings: Settings, session: Session, modules: tuple[str, ...]) -> None:
         self.settings = settings
@@ -77,6 +80,15 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
             if hasattr(layer, part):
                 delattr(layer, part)
 
+    def _loader(self, collector: Collector, part: str) -> Callable[..., None]:
+        """The weight loader of a placeholder; vLLM calls it with (parameter, tensor[, shard])."""
+
+        def load(_parameter: torch.nn.Parameter, tensor: torch.Tensor, shard: ShardId = None) -> None:
+            self.session.begin()
+            collector.take(part, tensor, shard)
+
+        return load
+
     def _register(self, layer: torch.nn.Module, geometry: Geometry, dtype: torch.dtype) -> None:
         check(geometry, self.settings.group_size, dtype)
         settings = self.settings
@@ -84,7 +96,7 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
             geometry=geometry,
             group_size=settings.group_size,
             pack_with={
-                "keep_halves": settings.prefill_dequant and not settings.direct_dequant,
+                "keep_halves": self.keeps_copy and settings.prefill_dequant and not settings.direct_dequant,
                 "repack_bytes": settings.repack_bytes,
             },
             deliver=lambda weight: hold(layer, weight),
@@ -94,7 +106,7 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
             kind = torch.uint8 if part == "qweight" else torch.bfloat16
             empty = torch.empty(geometry.rows, width, dtype=kind, device="meta")
             placeholder = torch.nn.Parameter(empty, requires_grad=False)
-            placeholder.weight_loader = self.collector.loader(part)
+            placeholder.weight_loader = self._loader(self.collector, part)
             layer.register_parameter(part, placeholder)
         self.session.join(layer, self.collector)
 

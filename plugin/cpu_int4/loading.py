@@ -61,14 +61,6 @@ class Collector:
     done: bool = False
     _held: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)  # by part and section
 
-    def loader(self, part: str) -> Callable[..., None]:
-        """The weight loader of a placeholder parameter; vLLM calls it with (parameter, tensor[, shard])."""
-
-        def load(_parameter: torch.nn.Parameter, tensor: torch.Tensor, shard: ShardId = None) -> None:
-            self.take(part, tensor, shard)
-
-        return load
-
     def take(self, part: str, tensor: torch.Tensor, shard: ShardId) -> None:
         """Keep one tensor; pack if it was the last. Raise `CheckpointError` for one that is wrong or comes twice."""
         chosen = self._sections(part, shard)

@@ -135,8 +135,9 @@ def _write_tensors(
     progress = Progress("quantize", tensors=len(tensors), values=sum(tensor.count for tensor in tensors))
     try:
         for tensor in tensors:
+            module = _module(tensor, selection)
             for start, rows in chunks(tensor):
-                for name, out in _converted(tensor, start, rows, _module(tensor, selection), options):
+                for name, out in _converted(tensor, start, rows, module, options):
                     writer.write(name, out)
                 progress.advance(rows.numel())
             progress.tensor_done()

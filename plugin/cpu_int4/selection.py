@@ -90,8 +90,7 @@ def grouped(left: Mapping[str, str]) -> dict[tuple[str, str], int]:
     """How many modules were left, by (name with the layer's number as *, reason)."""
     counts: dict[tuple[str, str], int] = {}
     for module, reason in left.items():
-        key = (kind(module), re.sub(r"layers\.\d+\.", "layers.*.", reason))
-        counts[key] = counts.get(key, 0) + 1
+        counts[kind(module), reason] = counts.get((kind(module), reason), 0) + 1
     return counts
 
 

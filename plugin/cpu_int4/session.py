@@ -29,13 +29,14 @@ class Family:
     """Which module holds which, learned while the model is built: a layer is made before it has a parent."""
 
     def __init__(self) -> None:
-        self._parents: dict[int, torch.nn.Module] = {}
+        # The child is kept too: were it freed, another module could take its id and its place here.
+        self._parents: dict[int, tuple[torch.nn.Module, torch.nn.Module]] = {}
         self._hook = register_module_module_registration_hook(self._note)
 
     def root(self, module: torch.nn.Module) -> torch.nn.Module:
         """The model that holds a module."""
-        while (parent := self._parents.get(id(module))) is not None:
-            module = parent
+        while (found := self._parents.get(id(module))) is not None:
+            _, module = found
         return module
 
     def forget(self) -> None:
@@ -45,7 +46,7 @@ class Family:
 
     def _note(self, parent: torch.nn.Module, _name: str, child: torch.nn.Module | None) -> None:
         if child is not None:
-            self._parents[id(child)] = parent
+            self._parents[id(child)] = (child, parent)
 
 
 @dataclass(kw_only=True)
@@ -137,6 +138,7 @@ class Session:
 
     def _not_arrived(self) -> Iterator[str]:
         stored = {self.rename(name) for name in self.checkpoint.tensors}
+        # A model that fills parameters by its own means is taken at its word, if the checkpoint has all that they need.
         for name, parameter, inner, shards in self._watched:
             parameter.weight_loader = inner
             given = self._arrived[name]
@@ -144,8 +146,13 @@ class Session:
                 continue
             if given:
                 yield f"{name} (parts {listing(map(str, shards - given))})"
-            elif name not in stored:  # a model that fills parameters by its own means does so by their names
+            elif name not in stored and not stored.issuperset(self._part_names(name)):
                 yield name
+
+    def _part_names(self, name: str) -> tuple[str, ...]:
+        """Names of the parts that fill a parameter of a fused module."""
+        module, _, last = name.rpartition(".")
+        return tuple(f"{part}.{last}" for part in parts_of(module, self.packed))
 
 
 def _shards(module: torch.nn.Module | None) -> set[Any]:

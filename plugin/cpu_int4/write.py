@@ -109,7 +109,10 @@ class _ShardFile:
         if len(data) > self._left[name]:
             raise RuntimeError(f"{self._path}: tensor {name}: {len(data)} bytes came, {self._left[name]} had place")
         self._hashes[name].update(data)
-        _write_at(self._open(), data, self._next[name])
+        try:
+            _write_at(self._open(), data, self._next[name])
+        except OSError as error:  # pwrite's own message names no file
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
         self._next[name] += len(data)
         self._left[name] -= len(data)
         if not any(self._left.values()):

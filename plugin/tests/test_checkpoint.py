@@ -35,7 +35,8 @@ def refusal(folder: Path, group_size: int = 32) -> str:
 
 def shard_of(folder: Path, name: str) -> Path:
     """The file that holds a tensor."""
-    return folder / json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name]
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    return folder / str(index["weight_map"][name])
 
 
 def rewritten(folder: Path, change: Callable[[tiny.Weights], None]) -> Path:

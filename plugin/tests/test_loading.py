@@ -56,7 +56,7 @@ def held(weight: PackedWeight) -> torch.Tensor:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_case_65_parts_of_a_fused_weight_come_in_any_order_and_start_inside_a_block(order: tuple[int, ...]) -> None:
-    """Parts of 80, 48 and 48 rows start at rows 80 and 128 of blocks of 64: packed only when all are in, rows in place."""
+    """Parts of 80, 48 and 48 rows start at rows 80 and 128 of blocks of 64: packed when all are in, rows in place."""
     sizes = (80, 48, 48)
     parts = [part(rows, seed=seed) for seed, rows in enumerate(sizes)]
     out = Delivered()
