@@ -101,9 +101,9 @@ def _panel_weights() -> int:
     """How many weights one panel holds: 2 MiB of bf16, which stays in the L2 cache, or up to 8 MiB.
 
     With one thread (AVX-512, gate_up 13312 x 2048, 512 rows, CPU time) panels of half, once and twice this size took
-    73, 72 and 73 ms, the bf16 product alone 59, and dequantizing the whole matrix first 92: its 54 MB are page faults. More
-    threads want more work between barriers; that they get it in proportion is a choice, not a measurement. The first
-    answer is kept, as the copy in halves is cut along panels.
+    73, 72 and 73 ms, the bf16 product alone 59, and dequantizing the whole matrix first 92: its 54 MB are page faults.
+    More threads want more work between barriers; that they get it in proportion is a choice, not a measurement. The
+    first answer is kept, as the copy in halves is cut along panels.
     """
     threads: int = torch.get_num_threads()
     return min(max(threads << 18, 1 << 20), 1 << 22)
