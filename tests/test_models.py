@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from harness.models import gguf_llama, store, tiny_random
+from harness.models import gguf_llama, spark, store, tiny_random
 from harness.models.make import MAKERS
 from harness.models.recipes import RECIPES
 
@@ -43,6 +44,25 @@ def test_tiny_model_has_the_shapes_of_its_configuration() -> None:
     assert len(shapes) == 2 * 9 + 2
     assert shapes["model.embed_tokens.weight"] == (config["vocab_size"], config["hidden_size"])
     assert shapes["model.layers.1.self_attn.k_proj.weight"] == (128, 256)
+
+
+def test_spark_has_the_shapes_of_the_model() -> None:
+    """The four fused linears and the embedding that the published figures are about; 1.71 billion weights in all."""
+    found = spark.shapes()
+    assert found["model.embedding.weight"] == (131072, 2048)
+    assert found["model.layers.27.self_attn.q_k_v_proj.weight"] == (3072, 2048)
+    assert found["model.layers.0.self_attn.out_proj.weight"] == (2048, 2048)
+    assert found["model.layers.0.mlp.gate_proj.weight"] == found["model.layers.0.mlp.up_proj.weight"] == (6656, 2048)
+    assert found["model.layers.0.mlp.down_proj.weight"] == (2048, 6656)
+    assert found["model.layers.0.self_attn.g_proj.weight"] == (8, 2048)
+    assert sum(math.prod(shape) for shape in found.values()) == 1_707_657_216
+
+
+def test_shards_hold_every_weight_once_and_no_more_than_their_limit() -> None:
+    """Weights stay in order; a matrix that alone is past the limit gets a shard of its own."""
+    shapes: dict[str, tuple[int, ...]] = {"a": (4,), "b": (4,), "big": (100,), "c": (2,)}  # 8, 8, 200 and 4 bytes
+    assert spark.shards(shapes, limit=16) == [["a", "b"], ["big"], ["c"]]
+    assert [name for names in spark.shards(spark.shapes()) for name in names] == list(spark.shapes())
 
 
 @needs_arms

@@ -24,7 +24,18 @@ def tiny(folder: Path) -> None:
     tiny_random.write(folder)
 
 
-MAKERS = {"smollm2-135m": smollm2, "tiny-random": tiny}
+def spark(folder: Path) -> None:
+    """Seeded random weights in the shape that the package `vllm-spark2-5-plugin` adds to vLLM. It is not imported, but
+    without it vLLM could not load what is made.
+    """
+    import spark as writer  # type: ignore[import-not-found]  # beside this file
+
+    if importlib.util.find_spec("vllm_spark2_5_plugin") is None:
+        raise SystemExit("the package vllm-spark2-5-plugin is missing: `make setup` installs it into .venv-arms/")
+    writer.write(folder)
+
+
+MAKERS = {"smollm2-135m": smollm2, "spark2_5-synthetic": spark, "tiny-random": tiny}
 
 
 def main(arguments: list[str]) -> None:

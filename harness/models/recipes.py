@@ -34,6 +34,16 @@ _ALL: Final = (
         megabytes=270,
     ),
     Recipe(
+        name="spark2_5-synthetic",
+        version=1,
+        description="Spark2_5 in its true shape (28 layers, hidden 2048, vocabulary 131072, tied embedding) with seeded"
+        " random weights in bfloat16: speed and memory are the model's, what it says is noise",
+        source="made from a seed, for the architecture in the Python package vllm-spark2-5-plugin 0.1.0",
+        licence="Apache-2.0",
+        seconds=30,
+        megabytes=3420,
+    ),
+    Recipe(
         name="tiny-random",
         version=1,
         description="a llama of 2 layers and 512 tokens with seeded random weights: for tests, speaks nonsense",
