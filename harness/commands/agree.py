@@ -63,6 +63,8 @@ def comparison_key(
         key |= {f"{name}: {package}": packages[package] for package in _ENGINES if package in packages}
     for name, found in (versions.get("models") or {}).items():
         key[f"model {name}"] = found.get("digest")
+    for name, engine in (versions.get("engines") or {}).items():  # not its digest: it is built for each CPU anew
+        key[f"engine {name}"] = engine.get("package")
     for record in records:
         key |= {f"{record.arm}: {fact}": record.work[fact] for fact in _WORK if fact in record.work}
     return key

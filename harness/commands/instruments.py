@@ -37,8 +37,8 @@ TRIM_S: Final = 5.0
 
 @dataclass
 class Bench:
-    """Everything that the trials of one run share. `models`: by the name in the experiment. `checkout`: where the
-    arms' interpreter is looked for. `cwd`: where arms start.
+    """Everything that the trials of one run share. `models`: by the name in the experiment. `engine_dirs`: of engines
+    whose programs a recipe made. `checkout`: where the arms' interpreter is looked for. `cwd`: where arms start.
     """
 
     experiment: Experiment
@@ -47,6 +47,7 @@ class Bench:
     cwd: Path
     models: Mapping[str, Model]
     backend: cgroup.Backend
+    engine_dirs: Mapping[str, Path] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
     groups: dict[str, cgroup.TrialCgroup] = field(default_factory=dict)
     engines: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
@@ -143,6 +144,7 @@ class Bench:
             settle_s=SETTLE_S if "settle" in needs else 0.0,
             trim_s=TRIM_S if "trim" in needs else 0.0,
             probe=trial.task.limit is not None,
+            engine_dir=self.engine_dirs.get(trial.arm.engine),
         )
 
     def counters(self) -> Callable[[TrialResult], Disturbance]:

