@@ -5,6 +5,7 @@ Beside llama_cpp.py, imported by path with the arms' interpreter; standard libra
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -44,22 +45,27 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Server:
-    """One llama-server. It listens on a Unix socket in a fresh folder that nobody else knows, so whoever answers there is
-    the process started here, and no port can be taken.
+    """One llama-server. It listens on a Unix socket in a fresh folder that nobody else knows, so whoever answers there
+    is the process started here, and no port can be taken.
     """
 
-    def __init__(self, program: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, program: Path, arguments: Sequence[str], cpus: Sequence[int]) -> None:
         self._folder = tempfile.mkdtemp(prefix="llama-")
         self._socket = os.path.join(self._folder, "s.sock")  # noqa: PTH118  llama-server wants text that ends in .sock
         if len(os.fsencode(self._socket)) > _SOCKET_BYTES:
             raise EngineError(f"{self._socket} is longer than the {_SOCKET_BYTES} bytes of a socket's path: set TMPDIR")
         self.lines: list[str] = []
-        self._process = subprocess.Popen(
-            [str(program), *arguments, "--host", self._socket],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        own = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cpus)  # every thread of the server inherits it, those that only wait included
+        try:
+            self._process = subprocess.Popen(
+                [str(program), *arguments, "--host", self._socket],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        finally:
+            os.sched_setaffinity(0, own)
         # A thread of its own empties the pipe as long as the server lives: a full pipe would stop the server.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -89,17 +95,21 @@ class Server:
             time.sleep(_POLL_S)
 
     def ask(self, path: str, value: Mapping[str, Any] | None = None) -> Any:
-        """The JSON answer to a GET, or to a POST of `value`. Raise `EngineError` with the server's own words if it refuses
+        """The JSON answer to a GET, or to a POST of `value`. Raise `EngineError` as `text` does."""
+        return json.loads(self.text(path, value))
+
+    def text(self, path: str, value: Mapping[str, Any] | None = None) -> str:
+        """The answer to a GET, or to a POST of `value`. Raise `EngineError` with the server's own words if it refuses
         or ends.
         """
         try:
             status, body = self._ask("GET" if value is None else "POST", path, value)
         except (OSError, http.client.HTTPException) as error:
-            self._process.wait(_END_S) if self._closing() else None
+            self._closing()
             raise EngineError(f"{path}: {type(error).__name__}: {error}; {self._ending()}") from error
         if status != http.client.OK:
             raise EngineError(f"{path}: HTTP status {status}: {body.decode(errors='replace')[:2000]}")
-        return json.loads(body)
+        return body.decode(errors="replace")
 
     def _ask(self, method: str, path: str, value: Mapping[str, Any] | None) -> tuple[int, bytes]:
         connection = _Connection(self._socket)
@@ -111,13 +121,10 @@ class Server:
         finally:
             connection.close()
 
-    def _closing(self) -> bool:
-        """Whether the process ends within a second: its socket breaks a little before its exit status is there."""
-        try:
+    def _closing(self) -> None:
+        """Give the process a second to end: its socket breaks a little before its exit status is there."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def _ending(self) -> str:
         """How the server ended, and the last of what it said."""

@@ -1,7 +1,7 @@
 """From a llama-like Hugging Face directory to llama.cpp's format, Q4_K_M. Runs in the arms' interpreter.
 
-Weights are read and written one at a time, as bfloat16 into a file beside the result, which llama-quantize of the recipe
-`llama-cpp` turns into Q4_K_M: memory holds no more than the largest matrix.
+Weights are read and written one at a time, as bfloat16 into a file beside the result, which llama-quantize of the
+recipe `llama-cpp` turns into Q4_K_M: memory holds no more than the largest matrix.
 """
 
 from __future__ import annotations

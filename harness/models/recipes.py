@@ -71,9 +71,9 @@ _ALL: Final = (
     Recipe(
         name="spark2_5-synthetic-q4_k_m",
         version=1,
-        description="the weights of spark2_5-synthetic as a model of llama.cpp's architecture `llama`, which has the same"
-        " matrices but no output gate of the heads, full attention in all layers, and SiLU for GELU; quantized to Q4_K_M"
-        " by llama-quantize",
+        description="the weights of spark2_5-synthetic as a model of llama.cpp's architecture `llama`, which has the"
+        " same matrices but no output gate of the heads, full attention in all layers, and SiLU for GELU; quantized to"
+        " Q4_K_M by llama-quantize",
         source="the recipe spark2_5-synthetic",
         licence="Apache-2.0",
         seconds=180,

@@ -100,7 +100,7 @@ def make(name: str, *, models: Path, python: Path, say: Callable[[str], None]) -
         with _work_folder(models / f".building-{name}") as work:
             if found := made(recipe, models):  # another call made it while this one waited
                 return found
-            _run(recipe, folder, work, needs, python, lambda line: say(f"model {name}: {line}"))
+            _run(recipe, folder, work, needs=needs, python=python, say=lambda line: say(f"model {name}: {line}"))
         digests = file_digests(folder)
         _write_manifest(recipe, folder, digests)
         _move(folder, models / name)
@@ -109,12 +109,7 @@ def make(name: str, *, models: Path, python: Path, say: Callable[[str], None]) -
 
 
 def _run(
-    recipe: Recipe,
-    folder: Path,
-    work: Path,
-    needs: Mapping[str, Path],
-    python: Path,
-    say: Callable[[str], None],
+    recipe: Recipe, folder: Path, work: Path, *, needs: Mapping[str, Path], python: Path, say: Callable[[str], None]
 ) -> None:
     """Run the recipe's program; each line of its standard output is progress."""
     program = Path(__file__).with_name("make.py")
