@@ -48,8 +48,8 @@ class Prepared:
 
     experiment: Experiment
     plan: Plan
-    models: dict[str, models.Model]
     engines: dict[str, models.Model]
+    models: dict[str, models.Model]
     host: dict[str, Any]
     versions: dict[str, Any]
     results: Path

@@ -72,9 +72,17 @@ def vocabulary(config: Mapping[str, Any]) -> int:
 class Times(Protocol):
     """When an engine did what, by its own clock: seconds, comparable with each other only."""
 
-    queued_ts: float
-    first_token_ts: float
-    last_token_ts: float
+    @property
+    def queued_ts(self) -> float:
+        """The engine took the request up."""
+
+    @property
+    def first_token_ts(self) -> float:
+        """It had the first token."""
+
+    @property
+    def last_token_ts(self) -> float:
+        """It had the last token."""
 
 
 class Requests(Protocol):

@@ -205,7 +205,8 @@ def reader(folder: Path) -> Weight:
             found = file.get_tensor(name)
         if found.dtype != torch.bfloat16:
             raise SystemExit(f"{name} is {found.dtype}; this recipe reads torch.bfloat16 only")
-        return found.view(torch.int16).numpy().view(np.uint16)
+        bits: np.ndarray = found.view(torch.int16).numpy().view(np.uint16)
+        return bits
 
     return read
 
