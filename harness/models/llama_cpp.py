@@ -24,7 +24,7 @@ VERSION = "11434.0.0"
 #: SHA-256 of the source package: the same name and version with other bytes is not built.
 SOURCE_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
 #: How the flags of /proc/cpuinfo begin that a compiler may make use of here; the others say nothing of programs.
-_VECTOR = ("sse", "ssse", "avx", "fma", "f16c", "bmi", "amx", "gfni", "asimd", "sve", "sme", "i8mm", "bf16")
+_VECTOR = re.compile(r"s?sse|avx|fma|f16c|bmi|amx|gfni|asimd|sve|sme(?!p)|i8mm|bf16")
 TOOLS = ("llama-server", "llama-bench", "llama-perplexity", "llama-quantize")
 #: Used where the host has no cmake of its own.
 _CMAKE = "cmake==3.31.6"
@@ -171,4 +171,4 @@ def cpu_flags() -> list[str]:
     """Vector instruction sets of this CPU, as /proc/cpuinfo names them, sorted; [] where it names none."""
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
-    return sorted(flag for flag in found.group(1).split() if flag.startswith(_VECTOR)) if found else []
+    return sorted(flag for flag in found.group(1).split() if _VECTOR.match(flag)) if found else []
