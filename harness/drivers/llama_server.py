@@ -75,6 +75,11 @@ class Server:
         """The server's process."""
         return self._process.pid
 
+    def refused(self, took_arguments: bool) -> bool:
+        """Whether the server ended by itself, and before it had taken its arguments: a crash is no refusal."""
+        code = self._process.poll()
+        return code is not None and code > 0 and not took_arguments
+
     def _read(self) -> None:
         for line in self._process.stdout or ():
             text = line.decode(errors="replace").rstrip("\n")
@@ -133,7 +138,7 @@ class Server:
         said = " | ".join(line for line in self.lines[-400:] if " E " in line or "error" in line.lower())[-1500:]
         if code is None:
             return "llama-server still runs"
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"llama-server {how}; it said: {said or ' | '.join(self.lines[-5:])[-1500:]}"
 
     def end(self) -> None:
@@ -148,7 +153,8 @@ class Server:
         if code not in {0, -signal.SIGTERM}:
             raise EngineError(self._ending())
 
-    def kill(self) -> None:
-        """End the server at once, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
+    def stop(self) -> None:
+        """End the server if it still runs, whatever it is doing; what made the trial fail is told elsewhere."""
+        with contextlib.suppress(EngineError):
+            if self._process.poll() is None:
+                self.end()
