@@ -142,6 +142,7 @@ def test_a_refused_option_and_a_missing_model_are_told_apart(tiny: Path, tmp_pat
     code, _, lines = run(tmp_path / "option", spec(tiny, {"prefill"}, WORKLOAD, no_such_option=3))
     (error,) = of_kind(lines, "error")
     assert (code, error["stage"], error["phase"]) == (1, "config", "load")
+    assert error["exception"] == "ConfigError"  # by which the trial's failure is `config_rejected`
     assert "no-such-option" in error["message"]
     torn = tmp_path / "torn"
     torn.mkdir()
