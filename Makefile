@@ -14,7 +14,7 @@ PLUGIN = .venv-arms/.plugin
 HARNESS = .venv/bin/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint requirements prove bench-meter kill-points calibrate aa clean
+.PHONY: help setup demo test lint requirements prove bench-meter kill-points calibrate agreement-study aa clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -79,6 +79,9 @@ bench-meter: $(DEV) ## what a memory sample costs, beside psutil and others
 
 calibrate: $(DEV) ## the simulation study of the verdicts (a few minutes)
 	$(HARNESS) calibrate
+
+agreement-study: $(DEV) ## the simulation study of agreement between runs (a few minutes)
+	$(HARNESS) calibrate --agreement
 
 aa: setup ## five identical vLLM arms, five passes: nothing may be ranked
 	$(HARNESS) run experiments/aa.yaml

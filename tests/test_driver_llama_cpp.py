@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -91,6 +92,11 @@ def run(folder: Path, trial: dict[str, Any]) -> tuple[int, str, list[str]]:
     return done.returncode, (folder / "log").read_text(errors="replace"), lines
 
 
+def named(text: Path) -> dict[str, str]:
+    """A text as the harness hands it over."""
+    return {"text": "own", "path": str(text), "sha256": hashlib.sha256(text.read_bytes()).hexdigest()}
+
+
 def of_kind(lines: list[str], kind: str) -> list[dict[str, Any]]:
     """The events of one kind."""
     return [event for event in map(json.loads, lines) if event["event"] == kind]
@@ -102,7 +108,7 @@ def test_a_real_trial_reports_all_it_promises(tiny: Path, tmp_path: Path) -> Non
 
     text = tmp_path / "text.txt"
     text.write_text("It was a bright cold day in April, and all clocks agreed.\n" * 4)
-    work = WORKLOAD | {"quality": {"text": str(text), "window_tokens": 32, "windows": 2}}
+    work = WORKLOAD | {"quality": {**named(text), "window_tokens": 32, "windows": 2}}
     code, said, lines = run(tmp_path / "t", spec(tiny, {"prefill", "decode", "settle", "trim", "quality"}, work))
     assert code == 0, said[-3000:]
     validator = Draft202012Validator(json.loads((CHECKOUT / "docs" / "protocol.schema.json").read_text()))
@@ -157,7 +163,7 @@ def test_the_same_window_scores_the_same_in_any_order(tiny: Path, tmp_path: Path
     line = "abcdefgh" * 4
     text = tmp_path / "text.txt"
     text.write_text(line + "ZYXWVUTS" * 4 + line)
-    work = {"quality": {"text": str(text), "window_tokens": 32, "windows": 3}}
+    work = {"quality": {**named(text), "window_tokens": 32, "windows": 3}}
     code, said, lines = run(tmp_path / "t", spec(tiny, {"quality"}, work))
     assert code == 0, said[-3000:]
     first, other, again = (item["nll"] for item in of_kind(lines, "quality"))

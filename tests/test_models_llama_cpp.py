@@ -115,7 +115,7 @@ def test_a_folder_with_a_gguf_file_is_a_model(tmp_path: Path) -> None:
 def test_what_a_recipe_needs_is_made_first_and_progress_is_told(tmp_path: Path) -> None:
     """A stand-in for the interpreter notes its arguments: needed recipes come first and are handed over by folder."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$2" >> {tmp_path}/order\necho "half way"\necho "$@" > "$3/made"\n')
+    python.write_text(f'#!/bin/sh\necho "$2" >> {tmp_path}/order\necho "half way" >&2\necho "$@" > "$3/made"\n')
     python.chmod(0o755)
     said: list[str] = []
     made = store.make("tiny-random-q4_k_m", models=tmp_path / "m", python=python, say=said.append)
@@ -173,7 +173,7 @@ def test_a_build_tells_its_tenths_and_its_failure(
     """Of 0, 4, 12 and 100 % three lines are made; a program that fails is quoted, one that is not there is named."""
     steps = [sys.executable, "-c", "for p in (0, 4, 12, 100): print(f'[{p:3}%] Building')"]
     builder.run(steps, progress="compiling")
-    assert capsys.readouterr().out.splitlines() == ["compiling: 0 %", "compiling: 10 %", "compiling: 100 %"]
+    assert capsys.readouterr().err.splitlines() == ["compiling: 0 %", "compiling: 10 %", "compiling: 100 %"]
     with pytest.raises(SystemExit, match=r"exit code 4:\n.*no such header"):
         builder.run([sys.executable, "-c", "print('no such header'); raise SystemExit(4)"])
     with pytest.raises(SystemExit, match="cannot be started"):

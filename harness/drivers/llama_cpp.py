@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.drivers import llama_log, parts, prompts
+    from harness.drivers import llama_log, parts, prompts, scored
     from harness.drivers.llama_server import EngineError, Server
     from harness.drivers.parts import Trial, WrongOutputError
     from harness.drivers.protocol import from_environment, workload
@@ -30,6 +30,7 @@ else:
     import llama_log
     import parts
     import prompts
+    import scored
     from llama_server import EngineError, Server
     from parts import Trial, WrongOutputError
     from protocol import from_environment, workload
@@ -204,22 +205,25 @@ def quality(trial: Trial, server: Server) -> None:
     choice, and the log-probabilities that it reports are those of the model, before sampling. One token at a time is
     computed.
     """
-    part = trial.part("quality")
-    if part is None or "quality" not in trial.needs or trial.spec.get("priming"):
+    part = scored.asked(trial)
+    if part is None or trial.spec.get("priming"):
         return
     size, count = int(part["window_tokens"]), int(part["windows"])
-    named = part.get("path") or part["text"]
-    text = (trial.start / named).read_text(encoding="utf-8")
-    ids = server.ask("/tokenize", {"content": text, "add_special": False})["tokens"]
-    if len(ids) < size * count:
-        raise ValueError(f"workload.quality: {named} has {len(ids)} tokens; {count} windows of {size} need more")
+    ids = server.ask("/tokenize", {"content": scored.text_of(part), "add_special": False})["tokens"]
     with trial.events.phase("quality"):
-        for index in range(count):
-            window = ids[index * size : (index + 1) * size]
+        for index, window in enumerate(scored.cut(ids, size, count, part["text"])):
             answer = server.ask("/completion", forced(window))
             trial.events.emit("quality", window=index, tokens=size - 1, nll=window_nll(window, answer))
             trial.prompts.append(window)
             trial.counts.append([size, 1])
+    trial.scoring.update(
+        chunks_a_window=size - 1,
+        prefix_caching=False,
+        special_tokens=False,
+        text=part["sha256"],
+        windows=count,
+        window_tokens=size,
+    )
 
 
 def forced(window: Sequence[int]) -> dict[str, Any]:
@@ -232,13 +236,13 @@ def window_nll(window: Sequence[int], answer: Mapping[str, Any]) -> float:
     """Sum of the negative log-likelihoods of all tokens of a window but its first. Raise `WrongOutputError` if the
     server scored other tokens. A NaN stays one: it is the reader's business to refuse it.
     """
-    scored = answer.get("completion_probabilities") or []
-    if (found := [one["id"] for one in scored]) != list(window[1:]):
+    told = answer.get("completion_probabilities") or []
+    if (found := [one["id"] for one in told]) != list(window[1:]):
         where = next(
             (i for i, pair in enumerate(zip(found, window[1:], strict=False)) if pair[0] != pair[1]), len(found)
         )
         raise WrongOutputError(f"{len(found)} of {len(window) - 1} tokens were scored, the first wrong one at {where}")
-    return -math.fsum(math.nan if one["logprob"] is None else float(one["logprob"]) for one in scored)
+    return -math.fsum(math.nan if one["logprob"] is None else float(one["logprob"]) for one in told)
 
 
 def report_engine(trial: Trial, server: Server, start: Started) -> None:
@@ -253,6 +257,7 @@ def report_engine(trial: Trial, server: Server, start: Started) -> None:
         threads=said.threads,
         cpus=sorted({cpu for cpus in affinity for cpu in cpu_list(cpus)}),
         kv_bytes=said.kv_bytes,
+        **({"scoring": trial.scoring} if trial.scoring else {}),
     )
     trial.events.emit(
         "engine",

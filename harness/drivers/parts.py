@@ -38,7 +38,7 @@ class Trial:
     stage: str = "import"
     prompts: list[list[int]] = field(default_factory=list)
     counts: list[list[int]] = field(default_factory=list)
-    start: Path = field(default_factory=Path.cwd)  # what a relative path of the workload is relative to
+    scoring: dict[str, Any] = field(default_factory=dict)  # how text was scored: a fact of the work, empty if none was
 
     @property
     def needs(self) -> frozenset[str]:

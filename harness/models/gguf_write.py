@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,8 +229,8 @@ def convert(name: str, source: Path, engine: Path, target: Path) -> None:
     weight = spark(model, read) if config["model_type"] == "spark2_5" else read
     kind = "smollm" if name.startswith("smollm2") else "gpt-2"
     wide = target / "wide.gguf"
-    print(f"{name}: writing {model.layers} layers in bfloat16", flush=True)
+    print(f"{name}: writing {model.layers} layers in bfloat16", file=sys.stderr, flush=True)
     write(wide, model, lambda writer: tokenizer(writer, source, config, kind), weight)
-    print(f"{name}: quantizing to {_TYPE}", flush=True)
+    print(f"{name}: quantizing to {_TYPE}", file=sys.stderr, flush=True)
     quantize(engine, wide, target / "model.gguf")
     wide.unlink()

