@@ -130,10 +130,10 @@ def test_windows_lie_end_to_end_and_a_short_text_says_how_many_fit(quality: Modu
 def test_a_text_that_changed_since_it_was_digested_is_refused(quality: ModuleType, tmp_path: Path) -> None:
     """Two arms of one run would else read two texts."""
     part = part_of(tmp_path, "abc" * 100)
-    assert quality._text(part) == "abc" * 100
+    assert quality.text_of(part) == "abc" * 100
     (tmp_path / "text.txt").write_text("abd" * 100)
     with pytest.raises(ValueError, match=r"text\.txt changed: its SHA-256 was"):
-        quality._text(part)
+        quality.text_of(part)
 
 
 def test_case_51_the_first_position_is_skipped_and_a_missing_one_refused(quality: ModuleType) -> None:

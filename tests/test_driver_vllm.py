@@ -224,5 +224,5 @@ def test_an_engine_that_does_other_work_ends_the_trial(
     """A short answer, a cached prompt and token times that cannot be true are errors, never values."""
     trial = trial_of(parts, tmp_path)
     with pytest.raises(parts.WrongOutputError, match=words):
-        parts.decode(trial, parts.Requests(trial, engine))
+        importlib.import_module("parts").decode(trial, parts.Requests(trial, engine))
     assert events.parse((tmp_path / "events.jsonl").read_text().splitlines()).iterations == ()

@@ -146,7 +146,7 @@ def test_a_name_that_is_no_model_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(store.ModelError, match="is no directory, and no recipe has that name; recipes: smollm2-135m"):
         store.resolve("smollm3", models=tmp_path, relative_to=tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(store.ModelError, match=r"has no config\.json"):
+    with pytest.raises(store.ModelError, match=r"has neither a config\.json nor a GGUF file"):
         store.resolve("empty", models=tmp_path, relative_to=tmp_path)
     with pytest.raises(store.ModelError, match="`make setup`"):
         store.make("tiny-random", models=tmp_path, python=tmp_path / "python", say=lambda _: None)

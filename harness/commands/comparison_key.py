@@ -40,6 +40,8 @@ def comparison_key(
     key |= _packages(experiment, versions, usable)
     for name, found in (versions.get("models") or {}).items():
         key[f"model {name}"] = Fact(found.get("digest"))
+    for name, engine in (versions.get("engines") or {}).items():  # not its digest: it is built for each CPU anew
+        key[f"engine {name}"] = Fact(engine.get("package"))
     key |= {f"text {name}": Fact(digest, Bears.QUALITY) for name, digest in (versions.get("texts") or {}).items()}
     for arm in experiment.names:
         key |= _of_arm(arm, [record for record in usable if record.arm == arm], host)

@@ -57,7 +57,8 @@ def page_cache_facts(model: Model | None) -> dict[str, Any]:
 @dataclass
 class Bench:
     """Everything that the trials of one run share. `models`: by the name in the experiment. `text`: what quality is
-    scored on. `checkout`: where the arms' interpreter is looked for. `cwd`: where arms start.
+    scored on. `engine_dirs`: of engines whose programs a recipe made. `checkout`: where the arms' interpreter is looked
+    for. `cwd`: where arms start.
     """
 
     experiment: Experiment
@@ -67,6 +68,7 @@ class Bench:
     models: Mapping[str, Model]
     backend: cgroup.Backend
     text: Text | None = None
+    engine_dirs: Mapping[str, Path] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
     groups: dict[str, cgroup.TrialCgroup] = field(default_factory=dict)
     engines: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
@@ -162,6 +164,7 @@ class Bench:
             settle_s=SETTLE_S if "settle" in needs else 0.0,
             trim_s=TRIM_S if "trim" in needs else 0.0,
             probe=trial.task.limit is not None,
+            engine_dir=self.engine_dirs.get(trial.arm.engine),
         )
 
     def work(self, *, scoring: bool) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Prepared:
 
     experiment: Experiment
     plan: Plan
+    engines: dict[str, models.Model]
     models: dict[str, models.Model]
     text: texts.Text | None
     host: dict[str, Any]
@@ -113,17 +114,20 @@ def prepared_for(
     for line in stops(experiment, host):
         progress.note(line)
     pythons = interpreters(experiment, project)
+    engines = ready_engines(experiment, project, progress)
     found = ready_models(experiment, project, beside, progress)
     text = ready_text(experiment, project, beside)
     return Prepared(
         experiment=experiment,
         plan=plan,
         models=found,
+        engines=engines,
         text=text,
         host=host,
         versions=provenance(
             pythons=pythons,
             models={name: model.folder for name, model in found.items()},
+            engines={name: engine.folder for name, engine in engines.items()},
             model_cache=cache_dir() / "digests.json",
             texts={text.name: text.path} if text is not None else {},
         ),
@@ -171,6 +175,21 @@ def ready_models(experiment: Experiment, project: Project, beside: Path, progres
             )
         except models.ModelError as error:
             raise CommandError(f"arm {arm.name}: {error}") from error
+    return found
+
+
+def ready_engines(experiment: Experiment, project: Project, progress: Progress) -> dict[str, models.Model]:
+    """The programs of every engine that a recipe makes, by engine. Raise `CommandError` if they cannot be had."""
+    found = {}
+    for arm in experiment.arms:
+        recipe = DRIVERS[arm.engine].recipe
+        if recipe is None or arm.engine in found:
+            continue
+        try:
+            python = interpreter({"python": arm.python}, os.environ, project.root)
+            found[arm.engine] = models.make(recipe, models=models.root(project.root), python=python, say=progress.note)
+        except models.ModelError as error:
+            raise CommandError(f"engine {arm.engine}: {error}") from error
     return found
 
 
@@ -239,6 +258,7 @@ def walked(prepared: Prepared, folder: RunFolder, project: Project, progress: Pr
         cwd=Path.cwd(),
         models=prepared.models,
         text=prepared.text,
+        engine_dirs={name: engine.folder for name, engine in prepared.engines.items()},
         backend=cgroup.probe(),
     )
     with RunWriter(folder) as writer:

@@ -12,7 +12,8 @@ from typing import Any, Final
 class Driver:
     """One engine's driver. `program`: beside this file; None where the arm's own command is the program.
     `needs_model`: a recipe or directory must be named. `priming`: uncounted trials by default.
-    `parts`: workload sections it understands.
+    `parts`: workload sections it understands. `recipe`: makes the engine's own programs, where its interpreter does not
+    have them.
     """
 
     engine: str
@@ -20,6 +21,7 @@ class Driver:
     needs_model: bool
     priming: int
     parts: frozenset[str]
+    recipe: str | None = None
 
     def argv(self, python: str | Path, command: Sequence[str]) -> tuple[str, ...]:
         """Argument list of a trial. `python`: the arms' interpreter; `command`: the arm's own, if the engine has one.
@@ -38,6 +40,14 @@ _ALL: Final = (
         needs_model=True,
         priming=1,
         parts=frozenset({"prefill", "decode", "context", "quality"}),
+    ),
+    Driver(
+        engine="llama_cpp",
+        program="llama_cpp.py",
+        needs_model=True,
+        priming=1,
+        parts=frozenset({"prefill", "decode", "context", "quality"}),
+        recipe="llama-cpp",
     ),
     Driver(engine="command", program=None, needs_model=False, priming=0, parts=frozenset()),
 )
@@ -64,14 +74,17 @@ def workload_file(
     settle_s: float,
     trim_s: float,
     probe: bool = False,
+    engine_dir: Path | None = None,
 ) -> dict[str, Any]:
     """The JSON value that a driver reads from HARNESS_WORKLOAD (docs/protocol.md). `arm`: `Arm.configuration()` and
     its name. `needs`: union of the needs of the metrics asked for. `probe`: stop after load and one short request.
+    `engine_dir`: where the recipe of the engine's programs put them.
     """
     return {
         "protocol": 1,
         "arm": dict(arm),
         "model_dir": str(model_dir) if model_dir is not None else None,
+        "engine_dir": str(engine_dir) if engine_dir is not None else None,
         "workload": dict(workload),
         "needs": sorted(needs),
         "priming": priming,

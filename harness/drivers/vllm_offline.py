@@ -10,25 +10,21 @@ import os
 import platform
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.drivers import prompts, vllm_parts, vllm_quality
+    from harness.drivers import parts, prompts, vllm_parts, vllm_quality
+    from harness.drivers.parts import Trial, model_config
     from harness.drivers.protocol import from_environment, workload
-    from harness.drivers.vllm_parts import Trial, model_config
 else:
+    import parts
     import prompts
     import vllm_parts
     import vllm_quality
+    from parts import Trial, model_config
     from protocol import from_environment, workload
-    from vllm_parts import Trial, model_config
-
-#: Shortest idle pause of `settle` and `trim`, seconds, where the workload file names none: the settling rule wants a
-#: quiet window of 3 s, and allocators of three processes take 2 to 4 s to come to rest after the last request.
-DEFAULT_PAUSE_S = 8.0
 
 
 def engine_arguments(trial: Trial) -> dict[str, Any]:
@@ -71,14 +67,6 @@ def config_watched(trial: Trial) -> Iterator[None]:
         yield
     finally:
         EngineArgs.create_engine_config = create
-
-
-def pause(trial: Trial, name: str, prepare: Callable[[], None]) -> None:
-    """An idle phase for the memory meter, if a metric needs it: `prepare`, then sleep."""
-    if name in trial.needs and not trial.spec.get("priming"):
-        with trial.events.phase(name):
-            prepare()
-            time.sleep(float(trial.spec.get(f"{name}_s", DEFAULT_PAUSE_S)))
 
 
 def trim_all(trial: Trial, llm: Any) -> None:
@@ -160,7 +148,7 @@ def run(trial: Trial) -> None:
     trial.stage = "run"
     requests = vllm_parts.Requests(trial, llm)
     if trial.spec.get("probe"):
-        vllm_parts.probe(trial, requests)
+        parts.probe(trial, requests)
     else:
         measure(trial, llm, requests)
     with events.phase("shutdown"):
@@ -170,14 +158,14 @@ def run(trial: Trial) -> None:
 
 def measure(trial: Trial, llm: Any, requests: vllm_parts.Requests) -> None:
     """Everything between load and shutdown."""
-    vllm_parts.warm_up(trial, requests)
-    vllm_parts.prefill(trial, requests)
-    vllm_parts.decode(trial, requests)
-    vllm_parts.context(trial, requests)
+    parts.warm_up(trial, requests)
+    parts.prefill(trial, requests)
+    parts.decode(trial, requests)
+    parts.context(trial, requests)
     vllm_quality.quality(trial, llm)
     report_engine(trial, llm)
-    pause(trial, "settle", lambda: None)
-    pause(trial, "trim", lambda: trim_all(trial, llm))
+    parts.pause(trial, "settle", lambda: None)
+    parts.pause(trial, "trim", lambda: trim_all(trial, llm))
 
 
 def share_this_folder() -> None:

@@ -1,69 +1,19 @@
-"""The parts of a trial that send timed requests to vLLM: warm-up, prefill, decode, context growth.
+"""Timed requests to vLLM.
 
 Beside vllm_offline.py, imported by path with the arms' interpreter; standard library and vLLM only.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harness.drivers import prompts
-    from harness.drivers.protocol import EventStream
+    from harness.drivers.parts import Trial, WrongOutputError, model_config, vocabulary
 else:
     import prompts
-
-#: Output tokens of the decode warm-up: enough that every lazily made buffer of the decode path exists.
-WARM_UP_TOKENS = 4
-
-
-class WrongOutputError(RuntimeError):
-    """The engine computed something else than was asked for."""
-
-
-@dataclass
-class Trial:
-    """One trial's input, the stream to report to, and how far it got. `stage`: import, config, load or run."""
-
-    events: EventStream
-    spec: Mapping[str, Any]
-    stage: str = "import"
-    prompts: list[list[int]] = field(default_factory=list)
-    counts: list[list[int]] = field(default_factory=list)
-    scoring: dict[str, Any] = field(default_factory=dict)  # how text was scored: a fact of the work, empty if none was
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Parts of a trial that the metrics asked for need."""
-        return frozenset(self.spec.get("needs", ()))
-
-    def part(self, name: str) -> Mapping[str, Any] | None:
-        """The workload's section of that name; None if it has none."""
-        found: Mapping[str, Any] | None = (self.spec.get("workload") or {}).get(name)
-        return found
-
-    def repeats(self, part: Mapping[str, Any]) -> int:
-        """Iterations to run. A priming trial fills caches and is not counted: one will do."""
-        return 1 if self.spec.get("priming") else int(part.get("repeats", 3))
-
-
-def model_config(folder: str) -> dict[str, Any]:
-    """`config.json` of the model, {} if it has none (vLLM will say so in its own words)."""
-    try:
-        found: dict[str, Any] = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return found
-
-
-def vocabulary(config: Mapping[str, Any]) -> int:
-    """Number of token ids of the model."""
-    return int(config.get("vocab_size") or config.get("text_config", {})["vocab_size"])
+    from parts import Trial, WrongOutputError, model_config, vocabulary
 
 
 class Requests:
@@ -99,65 +49,3 @@ class Requests:
         self._trial.prompts.append(ids)
         self._trial.counts.append([tokens_in, tokens_out])
         return seconds, output.metrics
-
-
-def warm_up(trial: Trial, requests: Requests) -> None:
-    """One request of each kind that will be measured; reported, never counted."""
-    with trial.events.phase("warm-up"):
-        for name, tokens_out in (("prefill", 1), ("decode", WARM_UP_TOKENS)):
-            part = trial.part(name)
-            if part is not None and name in trial.needs:
-                tokens_in = int(part["prompt_tokens"])
-                seconds, _ = requests.send(f"warm-up {name}", 0, tokens_in, tokens_out)
-                trial.events.iteration("warm-up", tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds, of=name)
-
-
-def probe(trial: Trial, requests: Requests) -> None:
-    """One short request: a load that survives this under a memory limit can serve."""
-    with trial.events.phase("warm-up"):
-        tokens_in = 8
-        seconds, _ = requests.send("probe", 0, tokens_in, WARM_UP_TOKENS)
-        trial.events.iteration("warm-up", tokens_in=tokens_in, tokens_out=WARM_UP_TOKENS, seconds=seconds, of="probe")
-
-
-def prefill(trial: Trial, requests: Requests) -> None:
-    """Time to the first token, as the caller sees it, of requests of exactly n tokens with one output token."""
-    part = trial.part("prefill")
-    if part is None or "prefill" not in trial.needs:
-        return
-    tokens_in = int(part["prompt_tokens"])
-    with trial.events.phase("prefill"):
-        for index in range(trial.repeats(part)):
-            seconds, times = requests.send("prefill", index, tokens_in, 1)
-            inside = times.first_token_ts - times.queued_ts if times is not None else None
-            trial.events.iteration("prefill", tokens_in=tokens_in, tokens_out=1, seconds=seconds, engine_seconds=inside)
-
-
-def decode(trial: Trial, requests: Requests) -> None:
-    """Time from the first to the last token, by the engine core's own clock at each of the two."""
-    part = trial.part("decode")
-    if part is None or "decode" not in trial.needs:
-        return
-    tokens_in, tokens_out = int(part["prompt_tokens"]), int(part["new_tokens"])
-    with trial.events.phase("decode"):
-        for index in range(trial.repeats(part)):
-            whole, times = requests.send("decode", index, tokens_in, tokens_out)
-            if times is None:
-                raise WrongOutputError("the engine reports no token times, though disable_log_stats is False")
-            seconds = times.last_token_ts - times.first_token_ts
-            if not 0 < seconds < whole:  # cross-check of the engine's clock by the caller's
-                raise WrongOutputError(f"decode {index}: {seconds} s from first to last token within {whole} s in all")
-            trial.events.iteration(
-                "decode", tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds, whole_seconds=whole
-            )
-
-
-def context(trial: Trial, requests: Requests) -> None:
-    """Fill the context to n tokens once: memory that grows with it shows in this phase."""
-    part = trial.part("context")
-    if part is None:
-        return
-    tokens_in = int(part["tokens"]) - 1
-    with trial.events.phase("context"):
-        seconds, _ = requests.send("context", 0, tokens_in, 1)
-        trial.events.iteration("context", tokens_in=tokens_in, tokens_out=1, seconds=seconds)

@@ -10,21 +10,16 @@ Beside vllm_offline.py, imported by path with the arms' interpreter; standard li
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.drivers.vllm_parts import Trial, WrongOutputError
+    from harness.drivers.parts import Trial, WrongOutputError
+    from harness.drivers.scored import asked, cut, text_of
 else:
-    from vllm_parts import Trial, WrongOutputError
-
-
-def asked(trial: Trial) -> Mapping[str, Any] | None:
-    """The workload's section `quality`, if this trial's metrics need it."""
-    return trial.part("quality") if "quality" in trial.needs else None
+    from parts import Trial, WrongOutputError
+    from scored import asked, cut, text_of
 
 
 def pin(trial: Trial, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +43,7 @@ def quality(trial: Trial, llm: Any) -> None:
 
     size, count = int(part["window_tokens"]), int(part["windows"])
     _one_chunk(llm.llm_engine.vllm_config.scheduler_config, size)
-    windows = cut(llm.get_tokenizer().encode(_text(part), add_special_tokens=False), size, count, part["text"])
+    windows = cut(llm.get_tokenizer().encode(text_of(part), add_special_tokens=False), size, count, part["text"])
     sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
     with trial.events.phase("quality"):
         for index, window in enumerate(windows):
@@ -70,16 +65,6 @@ def how(config: Any, size: int) -> dict[str, Any]:
     }
 
 
-def cut(ids: Sequence[int], size: int, count: int, name: str) -> list[list[int]]:
-    """The first `count` windows of `size` tokens, end to end. Raise `ValueError` if the text is too short."""
-    if len(ids) < size * count:
-        raise ValueError(
-            f"workload.quality: the text {name} has {len(ids)} tokens; {count} windows of {size} need {size * count}:"
-            f" ask for {len(ids) // size} windows at most"
-        )
-    return [list(ids[index * size : (index + 1) * size]) for index in range(count)]
-
-
 def window_nll(window: Sequence[int], logprobs: Sequence[Mapping[int, Any] | None]) -> float:
     """Sum of the negative log-likelihoods of all tokens of a window but its first. Raise `WrongOutputError` if any of
     them has none. A NaN stays one: it is the reader's business to refuse it.
@@ -90,17 +75,6 @@ def window_nll(window: Sequence[int], logprobs: Sequence[Mapping[int, Any] | Non
     if None in scored:
         raise WrongOutputError(f"token {scored.index(None) + 1} of the window has no log-probability")
     return -math.fsum(float(one.logprob) for one in scored if one is not None)
-
-
-def _text(part: Mapping[str, Any]) -> str:
-    """The text that the harness digested. Raise `ValueError` if the file holds another one by now."""
-    raw = Path(part["path"]).read_bytes()
-    found = hashlib.sha256(raw).hexdigest()
-    if found != part["sha256"]:
-        raise ValueError(
-            f"workload.quality: {part['path']} changed: its SHA-256 was {part['sha256']}, now it is {found}"
-        )
-    return raw.decode("utf-8")
 
 
 def _one_chunk(scheduler: Any, size: int) -> None:

@@ -113,7 +113,12 @@ def _check_arm(path: Path, arm: Mapping[str, Any], engine: str, values: Mapping[
                 reader.report(
                     (*path, key), "a command arm has no engine to pass this to; put it into `command` or `env`"
                 )
-    elif "model" not in arm and "model" not in values and ("model",) not in reader.marks:
+        return
+    if engine == "llama_cpp" and "quantization" in arm:
+        reader.report(
+            (*path, "quantization"), "a GGUF file is quantized as it is; name the model that you mean with `model:`"
+        )
+    if "model" not in arm and "model" not in values and ("model",) not in reader.marks:
         reader.report(path, f"engine `{engine}` needs a model; write `model:` here or at the top")
 
 

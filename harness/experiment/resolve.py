@@ -23,8 +23,9 @@ from harness.metrics import Metric
 __all__ = ["differences", "differences_text", "load", "loads"]
 
 #: Uncounted trials before the first pass: vLLM compiles on its first start (50 to 60 s here for 30 layers) and reads
-#: the compiled artifact after that; a program of one's own has no cache that we know of.
-DEFAULT_PRIMING: Mapping[str, int] = {"vllm": 1, "command": 0}
+#: the compiled artifact after that; llama.cpp compiles nothing, but reads its weights from the
+#: disk the first time; a program of one's own has no cache that we know of.
+DEFAULT_PRIMING: Mapping[str, int] = {"vllm": 1, "llama_cpp": 1, "command": 0}
 #: `precision` without its own cap: four times the passes asked for, and four hours.
 PRECISION_FACTOR = 4
 PRECISION_BUDGET_S = 4 * 3600.0

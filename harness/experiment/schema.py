@@ -58,7 +58,7 @@ def experiment() -> Record:
                 default="none: the report says that no A/A guards it",
             ),
             Key("seed", Whole(0, 2**63 - 1), "Seed of the order.", default="drawn and recorded"),
-            Key("priming", PRIMING, "Uncounted trials of each arm first.", default="1 for vllm, 0 for command"),
+            Key("priming", PRIMING, "Uncounted trials of each arm first.", default="1, for command 0"),
             Key(
                 "sampler",
                 SAMPLER,

@@ -33,7 +33,8 @@ def engine() -> Record:
     return Record(
         "engine",
         (
-            Key("vllm", _vllm(), "vLLM, offline."),
+            Key("vllm", _engine("vllm"), "vLLM, offline."),
+            Key("llama_cpp", _engine("llama_cpp"), "llama.cpp, by its server."),
             Key(
                 "command",
                 Record("engine command", (Key("env", _ENV, "Environment variables of all commands."),)),
@@ -43,9 +44,9 @@ def engine() -> Record:
     )
 
 
-def _vllm() -> Record:
+def _engine(name: str) -> Record:
     return Record(
-        "engine vllm",
+        f"engine {name}",
         (
             Key("args", _ARGS, "Engine arguments that all arms share; an arm's own replace them one by one."),
             Key("env", _ENV, "Environment variables that all arms share."),

@@ -10,7 +10,7 @@ from harness import metrics
 from harness.experiment.problems import near
 
 #: Drivers that an experiment may name.
-ENGINES: Final = ("vllm", "command")
+ENGINES: Final = ("vllm", "llama_cpp", "command")
 #: Phases that the project's own drivers report; programs of `command` arms may have others.
 PHASES: Final = (
     "import",

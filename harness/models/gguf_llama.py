@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 #: GGUF tensor name to Hugging Face name; `{}` is the layer.
-_LAYER = {
+LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -39,7 +39,7 @@ def name_of(tensor: str) -> str:
     """Hugging Face's name of a GGUF tensor. Raise `KeyError` for one that a llama model does not have."""
     if tensor.startswith("blk."):
         _, layer, part, suffix = tensor.split(".")
-        return f"model.layers.{layer}.{_LAYER[part]}.{suffix}"
+        return f"model.layers.{layer}.{LAYER[part]}.{suffix}"
     part, suffix = tensor.split(".")
     return f"{_TOP[part]}.{suffix}"
 

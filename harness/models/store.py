@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -10,11 +11,12 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.models.recipes import RECIPES, Recipe
+from harness.models.recipes import MODELS, RECIPES, Recipe
 
 MANIFEST = "harness-model.json"
 
@@ -57,12 +59,14 @@ def resolve(name: str, *, models: Path, relative_to: Path) -> Model | None:
     folder). None for a recipe that is still to be made. Raise `ModelError` for anything else.
     """
     if name in RECIPES:
+        if RECIPES[name].engine:
+            raise ModelError(f"{name!r} makes an engine, no model; models: {', '.join(MODELS)}")
         return made(RECIPES[name], models)
     folder = (relative_to / Path(name).expanduser()).resolve()
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() or any(folder.glob("*.gguf")):
         return Model(name=name, folder=folder, digest=combined(file_digests(folder)))
-    what = "has no config.json" if folder.is_dir() else "is no directory"
-    raise ModelError(f"model {name!r}: {folder} {what}, and no recipe has that name; recipes: {', '.join(RECIPES)}")
+    what = "has neither a config.json nor a GGUF file" if folder.is_dir() else "is no directory"
+    raise ModelError(f"model {name!r}: {folder} {what}, and no recipe has that name; recipes: {', '.join(MODELS)}")
 
 
 def made(recipe: Recipe, models: Path) -> Model | None:
@@ -83,8 +87,8 @@ def made(recipe: Recipe, models: Path) -> Model | None:
 
 
 def make(name: str, *, models: Path, python: Path, say: Callable[[str], None]) -> Model:
-    """Make a recipe's model with the arms' interpreter, or return the one made before. What it is made from is made
-    first. Raise `ModelError`.
+    """Make a recipe's model with the arms' interpreter, or return the one made before. What it is made from and
+    what makes it are made first. Raise `ModelError`.
     """
     if name not in RECIPES:
         raise ModelError(f"no recipe is named {name!r}; recipes: {', '.join(RECIPES)}")
@@ -96,16 +100,21 @@ def make(name: str, *, models: Path, python: Path, say: Callable[[str], None]) -
     if recipe.parent is not None:
         _require_plugin(name, python)
     parent = make(recipe.parent, models=models, python=python, say=say) if recipe.parent is not None else None
+    needs = {need: make(need, models=models, python=python, say=say) for need in recipe.needs}
     models.mkdir(parents=True, exist_ok=True)
     _require_space(recipe, models)
     say(f"model {name}: making {models / name} (about {recipe.seconds} s, {recipe.megabytes} MB)")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=models, prefix=f".{name}-") as scratch:
         folder = Path(scratch) / "model"
-        _run(recipe, _argv(recipe, folder, python, parent), say)
+        with _work_folder(models / f".building-{name}") as work:
+            if found := made(recipe, models):  # another call made it while this one waited
+                return found
+            _run(recipe, [*_argv(recipe, folder, python, parent), *_more(recipe, work, needs)], say)
         digests = file_digests(folder)
         _write_manifest(recipe, folder, digests, parent)
         _move(folder, models / name)
+    shutil.rmtree(models / f".building-{name}", ignore_errors=True)
     say(f"model {name}: made in {time.monotonic() - began:.0f} s (digest {combined(digests)[:16]})")
     return Model(name=name, folder=(models / name).resolve(), digest=combined(digests))
 
@@ -133,6 +142,26 @@ def _argv(recipe: Recipe, folder: Path, python: Path, parent: Model | None) -> l
         return [str(python), str(Path(__file__).with_name("make.py")), recipe.name, str(folder)]
     verb, *options = recipe.command
     return [str(python), "-m", "cpu_int4.cli", verb, str(parent.folder), str(folder), *options]
+
+
+def _more(recipe: Recipe, work: Path, needs: Mapping[str, Model]) -> list[str]:
+    """What make.py is told beside the recipe and its folder."""
+    return [] if recipe.parent is not None else [str(work), *(f"{name}={one.folder}" for name, one in needs.items())]
+
+
+@contextmanager
+def _work_folder(work: Path) -> Iterator[Path]:
+    """The recipe's work folder, for this call alone: a second one waits. What a maker put there outlives a make that
+    failed, so that the next one goes on where it stood.
+    """
+    work.mkdir(exist_ok=True)
+    with (work / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield work
+        finally:
+            if work.is_dir() and {path.name for path in work.iterdir()} <= {"lock"}:
+                shutil.rmtree(work)
 
 
 def _run(recipe: Recipe, argv: list[str], say: Callable[[str], None]) -> None:

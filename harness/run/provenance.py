@@ -69,12 +69,14 @@ def provenance(
     sources: Mapping[str, Path] | None = None,
     model_cache: Path | None = None,
     texts: Mapping[str, Path] | None = None,
+    engines: Mapping[str, Path] | None = None,
 ) -> dict[str, Any]:
     """All of it as a JSON value; None where unknown, with the reason in a field `missing` beside it.
 
     `checkout`: the project's folder, found from the package if not given. `pythons`: the arms' interpreters by engine
     name; `models`, `texts`: folders or files by the name in the experiment; `sources`: more source folders to digest
-    (a plugin) by name. No path of this host is in the result.
+    (a plugin) by name; `engines`: folders of programs that a recipe built, by engine name. No path of this host is in
+    the result.
     """
     root = checkout or Path(harness.__file__).resolve().parent.parent
     return {
@@ -85,7 +87,19 @@ def provenance(
         "environments": {name: environment(python) for name, python in sorted((pythons or {}).items())},
         "models": {name: model_digest(path, cache=model_cache) for name, path in sorted((models or {}).items())},
         "texts": {name: file_digest(path) for name, path in sorted((texts or {}).items())},
+        "engines": {name: built_engine(path) for name, path in sorted((engines or {}).items())},
     }
+
+
+def built_engine(folder: Path) -> dict[str, Any]:
+    """What an engine's programs were built from and for (`build.json`), and the digest of their bytes, which differs
+    from CPU to CPU. Without a readable `build.json` the reason stands in `missing`.
+    """
+    found = {"digest": model_digest(folder)["digest"]}
+    try:
+        return {**json.loads((folder / "build.json").read_text(encoding="utf-8")), **found, "missing": None}
+    except (OSError, ValueError) as error:
+        return {**found, "missing": f"build.json cannot be read: {type(error).__name__}"}
 
 
 def versions() -> dict[str, str | None]:
