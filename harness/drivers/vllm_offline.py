@@ -12,13 +12,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.drivers import parts, prompts, vllm_parts, vllm_quality
+    from harness.drivers import checkpoint, parts, prompts, vllm_parts, vllm_quality
     from harness.drivers.parts import Trial, model_config
     from harness.drivers.protocol import from_environment, workload
 else:
+    import checkpoint
     import parts
     import prompts
     import vllm_parts
@@ -124,6 +126,17 @@ def report_engine(trial: Trial, llm: Any) -> None:
     )
 
 
+def report_checkpoint(trial: Trial) -> None:
+    """What the model takes on disk. One that cannot be counted says why in the stream, and has no number."""
+    folder = trial.spec.get("model_dir") or trial.spec["arm"]["model"]
+    match checkpoint.size(Path(folder), model_config(folder)):
+        case checkpoint.Size() as found:
+            trial.events.emit("metric", name="checkpoint_bytes", value=found.file_bytes)
+            trial.events.emit("metric", name="bits_per_weight", value=found.bits_per_weight)
+        case checkpoint.UnknownSize() as unknown:
+            trial.events.emit("checkpoint_unknown", why=unknown.why)
+
+
 def shorten_socket_paths() -> None:
     """Let vLLM name its sockets relative to the temporary folder where that folder's own path is too long.
 
@@ -164,6 +177,7 @@ def measure(trial: Trial, llm: Any, requests: vllm_parts.Requests) -> None:
     parts.context(trial, requests)
     vllm_quality.quality(trial, llm)
     report_engine(trial, llm)
+    report_checkpoint(trial)
     parts.pause(trial, "settle", lambda: None)
     parts.pause(trial, "trim", lambda: trim_all(trial, llm))
 
