@@ -16,6 +16,7 @@
 
 #include "amx.h"
 #include "kernel.h"
+#include "roofline.h"
 
 namespace cpu_int4 {
 namespace {
@@ -188,6 +189,17 @@ std::vector<int64_t> native_calls(bool reset) {
   return counts;
 }
 
+void native_read(const Tensor& data) {
+  TORCH_CHECK(avx512(), "cpu_int4 native: the read kernel needs AVX-512");
+  check_tensor(data, "data", at::kByte, {data.numel() / 4096 * 4096});
+  read_once(data.const_data_ptr<uint8_t>(), data.numel());
+}
+
+int64_t native_bf16_products(int64_t rounds) {
+  TORCH_CHECK(avx512_bf16(), "cpu_int4 native: the bf16 peak needs AVX-512 with bf16");
+  return bf16_products(rounds);
+}
+
 }  // namespace
 }  // namespace cpu_int4
 
@@ -200,6 +212,9 @@ TORCH_LIBRARY_FRAGMENT(cpu_int4, m) {
   m.def("native_empty(int n, int k, int group_size) -> Tensor", &cpu_int4::native_empty);
   m.def("native_isa(str name) -> str", &cpu_int4::native_isa);
   m.def("native_calls(bool reset) -> int[]", &cpu_int4::native_calls);
+  // For the benchmark: read [bytes] once; products by all threads, answered with the operations done.
+  m.def("native_read(Tensor data) -> ()");
+  m.def("native_bf16_products(int rounds) -> int", &cpu_int4::native_bf16_products);
 }
 
 TORCH_LIBRARY_IMPL(cpu_int4, CPU, m) {
@@ -207,4 +222,5 @@ TORCH_LIBRARY_IMPL(cpu_int4, CPU, m) {
   m.impl("native_embedding", &cpu_int4::native_embedding);
   m.impl("native_pack_rows", &cpu_int4::native_pack_rows);
   m.impl("native_unpack", &cpu_int4::native_unpack);
+  m.impl("native_read", &cpu_int4::native_read);
 }

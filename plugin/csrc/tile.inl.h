@@ -7,7 +7,8 @@
 //   Isa::kMaxRows   largest strip;  Isa::columns(rows): vectors of channels in its tile
 //   Isa::Acc, Word, Row   accumulator, decoded weights, one row's activation broadcast
 //   zero(), decode<step>(const uint8_t*), broadcast(const uint32_t*), mac(Acc, Word, Row),
-//   load_bf16(const uint8_t*), load(const float*), store(float*, Acc), splat(float), fma(Acc, Acc, Acc) = a * b + c
+//   load_bf16(const uint8_t*), load(const float*), store(float*, Acc), splat(float), fma(Acc, Acc, Acc) = a * b + c,
+//   store_bf16(bf16*, const float*, count)   rounds one row of a block; `store_rounded` below serves where nothing does better
 //
 // A group is summed in its own accumulators as sum x * (q + kOffset), then y += s * sum + (z - (8 + kOffset) * s) * sum x
 // in fp32. Each output's operations and their order are the same in every tile shape, so a row's result does not depend
@@ -27,6 +28,10 @@ constexpr uintptr_t kPrefetchBytes = 8192;
 
 inline void prefetch(const uint8_t* p) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + kPrefetchBytes), 0, 3);
+}
+
+inline void store_rounded(bf16* to, const float* from, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) to[c] = to_bf16(from[c]);
 }
 
 template <class Isa, int R, int C>
@@ -106,23 +111,19 @@ int64_t tiles_from(int64_t first, const uint8_t* record, int64_t u, const Shape&
   return first;
 }
 
-// y = bf16(out + bias) for the block's real channels.
-inline void store_block(const float* out, int64_t rows, int64_t channels, int64_t first_channel, int64_t first_row, const Outputs& y) {
-  alignas(64) float bias[kBlock] = {};
-  if (y.bias)
-    for (int64_t c = 0; c < channels; ++c) bias[c] = to_float(y.bias[first_channel + c]);
-  for (int64_t r = 0; r < rows; ++r) {
-    bf16* to = y.y + (first_row + r) * y.stride + first_channel;
-    for (int64_t c = 0; c < channels; ++c) to[c] = to_bf16(out[r * kBlock + c] + bias[c]);
-  }
+// out[r][c] = bias of channel c, or 0: where the sums start.
+inline void start_block(float* out, int64_t rows, const bf16* bias, int64_t channels) {
+  for (int64_t c = 0; c < kBlock; ++c) out[c] = bias && c < channels ? to_float(bias[c]) : 0.0f;
+  for (int64_t r = 1; r < rows; ++r) std::memcpy(out + r * kBlock, out, sizeof(float) * kBlock);
 }
 
 template <class Isa, int R>
 void block_rows(const Weights& w, int64_t b, const Strip& a, const Outputs& y) {
-  alignas(64) float out[R * kBlock] = {};
+  alignas(64) float out[R * kBlock];
+  const int64_t first = b * kBlock, left = w.shape.n - first, channels = left < kBlock ? left : kBlock;
+  start_block(out, R, y.bias ? y.bias + first : nullptr, channels);
   tiles_from<Isa, R, Isa::columns(R)>(0, w.packed + w.shape.block_offset(b), w.shape.units_of(b), w.shape, a, out);
-  const int64_t left = w.shape.n - b * kBlock;
-  store_block(out, R, left < kBlock ? left : kBlock, b * kBlock, a.first, y);
+  for (int64_t r = 0; r < R; ++r) Isa::store_bf16(y.y + (a.first + r) * y.stride + first, out + r * kBlock, channels);
 }
 
 template <class Isa, int R = 1>

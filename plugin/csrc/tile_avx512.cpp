@@ -37,6 +37,7 @@ struct Isa {
   static void store(float* p, Acc v) { _mm512_storeu_ps(p, v); }
   static Acc splat(float f) { return _mm512_set1_ps(f); }
   static Acc fma(Acc a, Acc b, Acc c) { return _mm512_fmadd_ps(a, b, c); }
+  static void store_bf16(bf16* to, const float* from, int64_t count) { store_rounded(to, from, count); }
 };
 
 void pack_group(const Activations& a, const Shape& shape, int64_t first, int64_t rows, int64_t g, uint32_t* packed, float* sums) {

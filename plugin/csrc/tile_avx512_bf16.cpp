@@ -39,6 +39,13 @@ struct Isa {
   static void store(float* p, Acc v) { _mm512_storeu_ps(p, v); }
   static Acc splat(float f) { return _mm512_set1_ps(f); }
   static Acc fma(Acc a, Acc b, Acc c) { return _mm512_fmadd_ps(a, b, c); }
+  // One instruction for 16 values where plain C++ takes a dozen: 1 % of 512 rows. It takes denormals for zero.
+  static void store_bf16(bf16* to, const float* from, int64_t count) {
+    for (int64_t c = 0; c < count; c += kWidth) {
+      const __mmask16 mask = count - c < kWidth ? static_cast<__mmask16>((1u << (count - c)) - 1) : __mmask16{0xffff};
+      _mm256_mask_storeu_epi16(to + c, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(from + c))));
+    }
+  }
 };
 
 // Transposes 16 rows of 16 words in registers: v[i] lane j becomes v[j] lane i.

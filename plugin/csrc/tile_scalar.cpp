@@ -60,6 +60,7 @@ struct Isa {
     for (int i = 0; i < kWidth; ++i) c.lane[i] += a.lane[i] * b;
     return c;
   }
+  static void store_bf16(bf16* to, const float* from, int64_t count) { store_rounded(to, from, count); }
 };
 
 void pack_group(const Activations& a, const Shape& shape, int64_t first, int64_t rows, int64_t g, uint32_t* packed, float* sums) {
