@@ -24,12 +24,11 @@ float products_of_thread(int64_t rounds) {
   __m512 chains[16];
   for (auto& c : chains) c = _mm512_setzero_ps();
   const __m512bh one = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3f803f80));
-  for (int64_t i = 0; i < rounds; ++i)
+  for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
-    for (auto& c : chains) {
-      c = _mm512_dpbf16_ps(c, one, one);
-      asm volatile("" : "+v"(c));  // or the compiler may shorten the chain
-    }
+    for (int j = 0; j < 16; ++j) chains[j] = _mm512_dpbf16_ps(chains[j], one, one);
+    asm volatile("" ::"v"(chains[0]));  // one round is one round: the loop may not be folded
+  }
   for (int i = 1; i < 16; ++i) chains[0] = _mm512_add_ps(chains[0], chains[i]);
   return _mm512_reduce_add_ps(chains[0]);
 }

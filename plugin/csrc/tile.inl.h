@@ -121,6 +121,10 @@ template <class Isa, int R>
 void block_rows(const Weights& w, int64_t b, const Strip& a, const Outputs& y) {
   alignas(64) float out[R * kBlock];
   const int64_t first = b * kBlock, left = w.shape.n - first, channels = left < kBlock ? left : kBlock;
+  // Asks for the lines that the results will take, 128 bytes in each of R far apart rows. Asked for only when written,
+  // they held up the next strip's stores: 272 instead of 255 us a block at 512 rows.
+  for (int64_t r = 0; r < R; ++r)
+    for (int64_t c = 0; c < channels; c += 32) __builtin_prefetch(y.y + (a.first + r) * y.stride + first + c, 1, 3);
   start_block(out, R, y.bias ? y.bias + first : nullptr, channels);
   tiles_from<Isa, R, Isa::columns(R)>(0, w.packed + w.shape.block_offset(b), w.shape.units_of(b), w.shape, a, out);
   for (int64_t r = 0; r < R; ++r) Isa::store_bf16(y.y + (a.first + r) * y.stride + first, out + r * kBlock, channels);
@@ -132,7 +136,7 @@ void block(const Weights& w, int64_t b, const Strip& a, const Outputs& y) {
   if constexpr (R < Isa::kMaxRows) block<Isa, R + 1>(w, b, a, y);
 }
 
-// Sum of one row over one group: 8 partial sums, whatever the variant, so that all variants correct by the same number.
+// Sum of one row over one group, in 8 partial sums.
 inline float sum_of(const bf16* x, int64_t count) {
   float part[8] = {};
   for (int64_t k = 0; k < count; k += 8)

@@ -75,6 +75,19 @@ inline void transpose(__m512i v[16]) {
   }
 }
 
+// Sum of x as products with 1: 32 values an instruction. In plain C++ the sums took most of the time of packing.
+inline float sum_with_products(const bf16* x, int64_t count) {
+  const __m512bh one = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
+  __m512 sum = _mm512_setzero_ps();
+  int64_t k = 0;
+  for (; k + 32 <= count; k += 32) sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_loadu_si512(x + k)), one);
+  if (k < count) {
+    const auto rest = static_cast<__mmask32>((1u << (count - k)) - 1);
+    sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(rest, x + k)), one);
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
 // Pairs (k, k+1) as 32-bit words, [K/2][rows]: a transpose of words. Sixteen pairs at a time in registers: a word-wise
 // loop takes 1.6 % of the time of a 2048 x 2048 product, this takes a quarter of that.
 void pack_group(const Activations& a, const Shape& shape, int64_t first, int64_t rows, int64_t g, uint32_t* packed, float* sums) {
@@ -99,7 +112,7 @@ void pack_group(const Activations& a, const Shape& shape, int64_t first, int64_t
   }
   for (; p < pairs; ++p)
     for (int64_t r = 0; r < rows; ++r) std::memcpy(to + p * rows + r, a.x + (first + r) * a.stride + g * shape.group + 2 * p, 4);
-  sum_groups(a, shape, first, rows, g, sums);
+  for (int64_t r = 0; r < rows; ++r) sums[g * rows + r] = sum_with_products(a.x + (first + r) * a.stride + g * shape.group, shape.group);
 }
 
 constexpr Variant kVariant{"avx512_bf16", Isa::kMaxRows, Isa::kSteps, pack_group, block<Isa>};
