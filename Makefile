@@ -10,16 +10,17 @@ INDEX = $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 PIP = -m pip --disable-pip-version-check install -qq --no-deps
 DEV = .venv/.ready
 ARMS = .venv-arms/.ready
+PLUGIN = .venv-arms/.plugin
 HARNESS = .venv/bin/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint requirements prove bench-meter kill-points calibrate aa clean
+.PHONY: help setup demo test lint requirements prove bench-meter kill-points calibrate agreement-study aa bench-kernel kernel-sanitize clean
 .DELETE_ON_ERROR:
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-setup: $(DEV) $(ARMS) ## make .venv/ (the harness) and .venv-arms/ (vLLM on CPU); does nothing the second time
+setup: $(DEV) $(ARMS) $(PLUGIN) ## make .venv/ (the harness) and .venv-arms/ (vLLM on CPU, cpu_int4); does nothing the second time
 
 # $(call new_venv,folder): a fresh environment, or a sentence that says what is missing.
 define new_venv
@@ -46,11 +47,18 @@ $(ARMS): requirements/arms.txt
 	    exit 1; }; } \
 	  && touch $@ && echo "setup: .venv-arms/ is ready after $$(( $$(date +%s) - start )) s"
 
+# Editable: changes of its Python files need no new install. Without build isolation, or pip would fetch another torch.
+$(PLUGIN): $(ARMS) $(wildcard plugin/pyproject.toml plugin/setup.py plugin/csrc/*)
+	@echo 'setup: the plugin cpu-int4 into .venv-arms/ ...'
+	@start=$$(date +%s); .venv-arms/bin/python $(PIP) --no-build-isolation -e ./plugin \
+	  && touch $@ && echo "setup: the plugin is installed after $$(( $$(date +%s) - start )) s"
+
 demo: setup ## run experiments/demo.yaml: real vLLM, a real model, verdicts (about 15 minutes)
 	$(HARNESS) run experiments/demo.yaml
 
 test: setup ## run all tests (about 15 minutes)
 	.venv/bin/python -m pytest
+	cd plugin && ../.venv-arms/bin/python -m pytest
 
 kill-points: $(DEV) ## kill a run of real processes at 200 random points, resume, compare reports (half an hour)
 	HARNESS_KILL_POINTS=200 .venv/bin/python -m pytest -k killed_anywhere tests/test_run_real.py
@@ -72,8 +80,22 @@ bench-meter: $(DEV) ## what a memory sample costs, beside psutil and others
 calibrate: $(DEV) ## the simulation study of the verdicts (a few minutes)
 	$(HARNESS) calibrate
 
+agreement-study: $(DEV) ## the simulation study of agreement between runs (a few minutes)
+	$(HARNESS) calibrate --agreement
+
 aa: setup ## five identical vLLM arms, five passes: nothing may be ranked
 	$(HARNESS) run experiments/aa.yaml
+
+KERNEL = plugin/cpu_int4/_native.so
+$(KERNEL): $(ARMS) plugin/setup.py $(wildcard plugin/csrc/*.cpp plugin/csrc/*.h)
+	cd plugin && ../.venv-arms/bin/python setup.py -q build_ext --inplace
+
+bench-kernel: $(DEV) $(KERNEL) ## native kernel, tinygemm and oneDNN bf16 against the host's limits (some four minutes of a quiet host)
+	PYTHONPATH=plugin .venv-arms/bin/python plugin/bench/bench_kernel.py results/bench_kernel
+	.venv/bin/python plugin/bench/report.py "$$(ls -d results/bench_kernel/*/ | tail -n 1)" analysis
+
+kernel-sanitize: ## the kernel's own test under the address and undefined-behaviour sanitizers (a minute)
+	$(MAKE) -C plugin/csrc sanitize
 
 clean: ## remove environments, models and caches of this checkout; results stay
 	rm -rf .venv .venv-arms .models .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -11,6 +11,12 @@ from collections.abc import Sequence
 from harness import __version__
 from harness.commands.answer import Answer, CommandError, Exit
 
+#: Tables that `export` knows, so that `--help` can name them without loading what makes them.
+TABLE_NAMES = (
+    "metrics", "trials", "failures", "verdicts", "claims", "memory", "levels", "samples", "series", "phases",
+    "iterations", "engagement", "work", "disturbance",
+)  # fmt: skip
+
 EPILOG = """\
 the usual way:
   harness check experiments/demo.yaml     every error of the file at once
@@ -83,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     experiment = ("FILE", "experiment file (YAML); `harness schema` describes it")
-    run = "run folder `results/EXPERIMENT/RUN`, or the run's id under the default results folder"
+    run = "run folder `results/EXPERIMENT/RUN`, the run's id under the default results folder, or a bundle"
 
     check = command("check", "Check an experiment file: every error at once, with its place and a remedy.", experiment)
     plan = command("plan", "Show the arms as resolved, what differs, the order and the expected time.", experiment)
@@ -92,27 +98,52 @@ def parser() -> argparse.ArgumentParser:
     rerun = command(
         "rerun", "Run a recorded experiment again on this host and judge whether the two agree.", ("RUN", run)
     )
-    agree = command("agree", "Say of each pair and claim whether two runs agree.", ("FIRST", run), ("SECOND", run))
+    agree = command(
+        "agree", "Say of each pair and claim whether runs agree, the others against the first.", ("RUN...", run)
+    )
+    bundle = command("bundle", "Put a run into one file that another host can repeat it from.", ("RUN", run))
+    gate = command(
+        "gate", "Say whether a change may be merged: by its claims, and by agreement with a reference run.", experiment
+    )
+    export = command("export", "Write a run's tables, every trial included, as CSV or JSON.", ("RUN", run))
     host = command("host", "Say what this host can measure, what it cannot and why, and what would make it quieter.")
     model = command("model", "Make a model by its recipe; without a name, list the recipes.")
     command("schema", "Print the JSON Schema of experiment files, for editors.")
     calibrate = command("calibrate", "Show by simulation how often the verdicts are wrong, and their power.")
 
-    for sub in (plan, measure):
+    for sub in (plan, measure, gate):
         sub.add_argument("--passes", type=_at_least_one, metavar="N", help="passes instead of the file's")
         sub.add_argument("--seed", type=int, metavar="S", help="seed of the order instead of the file's or a drawn one")
-    for sub in (measure, rerun, report, agree):
+    for sub in (measure, rerun, report, agree, gate, bundle, export):
         sub.add_argument("--results", metavar="DIR", help="results folder (default: the project's results/)")
     measure.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, appending to it")
-    for sub in (check, plan, report, agree, host, rerun):
+    for sub in (check, plan, report, agree, host, rerun, gate):
         sub.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else")
+    rerun.add_argument("--yes", action="store_true", help="run what a bundle names; without it, it is only shown")
+    bundle.add_argument("--output", metavar="FILE", help="where to (default: ./EXPERIMENT-RUN.bundle.tar)")
+    bundle.add_argument("--redact", action="store_true", help="replace home folders and secrets in records, on record")
+    measure.add_argument(
+        "--dry-run", action="store_true", help="measure nothing: say what of this host allows the run, and each claim"
+    )
+    gate.add_argument("--against", metavar="RUN", required=True, help=f"reference: {run}")
+    gate.add_argument("--run", metavar="RUN", help="take this run of the experiment instead of measuring one")
+    gate.add_argument("--require-decided", action="store_true", help="fail too where claim or agreement is not decided")
+    gate.add_argument("--summary", metavar="FILE", help="append the answer as Markdown (GITHUB_STEP_SUMMARY, say)")
+    export.add_argument(
+        "--format", choices=("csv", "json"), required=True, help="csv: one file a table; json: one file"
+    )
+    export.add_argument("--out", metavar="DIR", help="folder for the files (default: standard output)")
+    export.add_argument("--table", metavar="NAME", choices=TABLE_NAMES, help="csv without --out: which table (metrics)")
     host.add_argument("--prove", action="store_true", help="measure programs whose memory is known, on this host")
     host.add_argument("--repeats", type=_at_least_one, default=50, metavar="N", help="repeats of each program (50)")
     model.add_argument("recipe", nargs="?", metavar="RECIPE", help="name of the recipe")
+    calibrate.add_argument("--agreement", action="store_true", help="study the agreement of two runs instead")
     calibrate.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the study (1)")
-    calibrate.add_argument("--experiments", type=_at_least_one, metavar="N", help="simulated experiments a cell")
+    calibrate.add_argument(
+        "--experiments", type=_at_least_one, metavar="N", help="simulated experiments (pairs of runs) a cell"
+    )
     calibrate.add_argument("--workers", type=_at_least_one, metavar="N", help="processes (default: all cores)")
-    calibrate.add_argument("--redraw", metavar="FILE", help="write the report again from this calibration.json alone")
+    calibrate.add_argument("--redraw", metavar="FILE", help="write the report again from these records alone")
     calibrate.add_argument("--results", metavar="DIR", help="results folder (default: the project's results/)")
     return top
 

@@ -1,4 +1,4 @@
-"""The plan: which trial runs when. Ordered trials in balanced passes, priming first, from one recorded seed. Pure.
+"""The plan: which trial runs when. Priming, trials that score text, then balanced passes from one recorded seed. Pure.
 
 Passes come in blocks of m, m the number of arms. A block is a Latin square: over its m passes every arm takes every
 position once. Its rows are the rotations of Williams' zigzag 0, m-1, 1, m-2, ..., so that every arm also follows every
@@ -25,7 +25,8 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
     """One trial to run. `ordinal`: from 1, in order. `pass_number`: from 1, 0 for priming. `position`: within its pass,
-    from 1 (priming counts through). A pass that is run again is the same planned trials, attempted anew.
+    from 1 (priming counts through). A pass that is run again is the same planned trials, attempted anew. `scoring`: a
+    trial of its own for quality, in no pass: its pass number is 0, its position the how manieth of its arm, from 1.
     """
 
     ordinal: int
@@ -33,6 +34,7 @@ class PlannedTrial:
     pass_number: int
     position: int
     priming: bool = False
+    scoring: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,11 @@ class Plan:
 
 
 def make_plan(experiment: Experiment, seed: int) -> Plan:
-    """Priming sweeps, then `experiment.passes` passes; the same seed gives the same plan on every machine."""
-    plan = Plan(seed=seed, trials=tuple(_priming(experiment)), arms=experiment.names)
+    """Priming sweeps, sweeps that score, then `experiment.passes` passes; the same seed gives the same plan on every
+    machine.
+    """
+    priming = tuple(_priming(experiment))
+    plan = Plan(seed=seed, trials=priming + tuple(_scoring(experiment, len(priming))), arms=experiment.names)
     return extend(plan, experiment, experiment.passes)
 
 
@@ -79,16 +84,17 @@ def positions(plan: Plan) -> dict[str, dict[int, int]]:
 
 
 def schedule_text(plan: Plan) -> str:
-    """The order as one letter a trial: `abba`, `abc bca cab`, `(ab) abba`; priming in brackets. Names of one letter
+    """The order as one letter a trial: `abba`, `abc bca cab`, `(ab) [abab] abba`; priming in round, scoring in square
+    brackets. Names of one letter
     stand for themselves, others are a, b, c in the file's order. Two arms are written two passes a word.
     """
     single = all(len(arm) == 1 for arm in plan.arms)
     letter = {arm: arm if single else _LETTERS[index % 26] + "'" * (index // 26) for index, arm in enumerate(plan.arms)}
     words = []
-    for number, group in groupby(plan.trials, key=lambda trial: trial.pass_number):
+    for (number, scoring), group in groupby(plan.trials, key=lambda trial: (trial.pass_number, trial.scoring)):
         word = "".join(letter[trial.arm] for trial in group)
         if number == 0:
-            words.append(f"({word})")
+            words.append(f"[{word}]" if scoring else f"({word})")
         elif len(plan.arms) == 2 and number % 2 == 0 and words:
             words[-1] += word
         else:
@@ -122,16 +128,27 @@ class UnknownTime:
         return f"unknown: {self.why}; the limits allow {format_seconds(self.at_most)} at most"
 
 
-def expected_seconds(plan: Plan, experiment: Experiment, known: Mapping[str, float]) -> Expected | UnknownTime:
-    """Wall time of all trials of the plan. `known`: seconds a trial by arm, as measured before. A control takes what
-    its arm takes. An arm that nobody has measured makes the whole unknown: a guess would be read as a promise.
+def expected_seconds(
+    plan: Plan, experiment: Experiment, known: Mapping[str, float], scoring: Mapping[str, float] | None = None
+) -> Expected | UnknownTime:
+    """Wall time of all trials of the plan. `known`, `scoring`: seconds a trial by arm, as measured before, of trials of
+    the passes and of those that score. A control takes what its arm takes. An arm that nobody has measured makes the
+    whole unknown: a guess would be read as a promise.
     """
-    seconds = {arm.name: known.get(arm.name, known.get(arm.control_of or arm.name)) for arm in experiment.arms}
-    unmeasured = [name for name, value in seconds.items() if value is None]
+    measured = {False: known, True: scoring or {}}
+    twin = {arm.name: arm.control_of or arm.name for arm in experiment.arms}
+    each = [
+        measured[trial.scoring].get(trial.arm, measured[trial.scoring].get(twin[trial.arm])) for trial in plan.trials
+    ]
+    unmeasured: dict[str, dict[str, None]] = {}
+    for trial, seconds in zip(plan.trials, each, strict=True):
+        if seconds is None:
+            unmeasured.setdefault("scoring trial" if trial.scoring else "trial", {})[trial.arm] = None
     if unmeasured:
         bound = len(plan.trials) * (experiment.limits.trial + experiment.limits.exit)
-        return UnknownTime(f"no trial of {', '.join(unmeasured)} was measured yet", bound)
-    total = sum(seconds[trial.arm] or 0.0 for trial in plan.trials)
+        lacking = " and ".join(f"no {kind} of {', '.join(arms)}" for kind, arms in unmeasured.items())
+        return UnknownTime(f"{lacking} was measured yet", bound)
+    total = sum(seconds or 0.0 for seconds in each)
     return Expected(total, f"{len(plan.trials)} trials, by the wall time of earlier trials of each arm")
 
 
@@ -141,6 +158,16 @@ def _priming(experiment: Experiment) -> Iterator[PlannedTrial]:
     names = [arm.name for sweep in range(sweeps) for arm in experiment.arms if arm.priming > sweep]
     for ordinal, name in enumerate(names, start=1):
         yield PlannedTrial(ordinal=ordinal, arm=name, pass_number=0, position=ordinal, priming=True)
+
+
+def _scoring(experiment: Experiment, before: int) -> Iterator[PlannedTrial]:
+    """Sweep by sweep, in the file's order; before the passes, so that a text that cannot be scored is known at once.
+    An arm that is meant to fail has nothing to score.
+    """
+    sound = [arm.name for arm in experiment.arms if arm.expect.failure is None]
+    sweeps = [(sweep, name) for sweep in range(1, experiment.scorings + 1) for name in sound]
+    for ordinal, (sweep, name) in enumerate(sweeps, start=before + 1):
+        yield PlannedTrial(ordinal=ordinal, arm=name, pass_number=0, position=sweep, scoring=True)
 
 
 def _planned(before: Sequence[PlannedTrial], arm: str, pass_number: int, position: int) -> PlannedTrial:

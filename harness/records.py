@@ -7,7 +7,7 @@ None and the reason stands in a field beside it; no sentinel values.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -220,10 +220,12 @@ class TrialRecord:
     the one the arm declared. `work`: facts that must be equal between arms (tokens, prompt digest, threads, CPU set,
     KV bytes), as the driver reported them. `caches`: state of the arm's private caches before the trial (`cold`,
     `primed`). `page_cache`: fraction of the model's weight files that lay in the page cache before the start,
-    None where there is no such file. `engine`: what was read of each process at settled (threads, CPUs, allocator,
-    mapped weights); empty where no phase `settle` was reached. `probe_limit_bytes`: the memory limit under which a
+    None where there is no such file. `page_cache_nodes`: bytes of them by NUMA node. `page_cache_missing`: why one of
+    the two is not known. `engine`: what was read of each process at settled (threads, CPUs, allocator, mapped weights);
+    `engine_missing`: why it is empty. `probe_limit_bytes`: the memory limit under which a
     probe for `survival_limit` ran; None for every other trial. A probe is marked `priming`, so that no statistics count
-    it. `survival`: what the probes before this counted trial found; None where none were asked for.
+    it. `survival`: what the probes before this counted trial found; None where none were asked for. `scoring`: a trial
+    of its own for quality, in no pass: `pass_number` is 0 and `position` the how manieth of its arm.
     `previous`: digest of the record before it; `digest`: SHA-256 of this record without that field.
     """
 
@@ -254,6 +256,10 @@ class TrialRecord:
     notes: tuple[str, ...] = ()
     probe_limit_bytes: int | None = None
     survival: SurvivalLimit | None = None
+    page_cache_nodes: Mapping[str, int] | None = None
+    page_cache_missing: str | None = None
+    engine_missing: str | None = None
+    scoring: bool = False
     format: int = FORMAT
     previous: str = ""
     digest: str = ""
@@ -263,10 +269,15 @@ class TrialRecord:
         """The trial ended without any failure, so its values may enter statistics."""
         return self.failure is None
 
+    @property
+    def counted(self) -> bool:
+        """One of the passes' trials: neither priming nor a trial of its own for quality."""
+        return not (self.priming or self.scoring)
+
 
 #: Fields that came after the first records were written: without a value they are no part of the digest, so that the
 #: chain of a run of before still holds.
-_LATER: Final = ("probe_limit_bytes", "survival")
+_LATER: Final = ("probe_limit_bytes", "survival", "scoring", "page_cache_nodes", "page_cache_missing", "engine_missing")
 
 
 class RecordError(ValueError):
@@ -290,6 +301,14 @@ def converter() -> Converter:
     return made
 
 
+def as_passes(records: Iterable[TrialRecord]) -> tuple[TrialRecord, ...]:
+    """The scoring trials, each as if it stood in the pass that its position names: what asks for trials by pass can
+    then be asked for them too.
+    """
+    scoring = (record for record in records if record.scoring)
+    return tuple(replace(record, scoring=False, pass_number=record.position) for record in scoring)
+
+
 def seal(record: TrialRecord, previous: str) -> TrialRecord:
     """Chain a record to the one before it: any later change to either is seen by `broken_links`."""
     linked = replace(record, previous=previous, digest="")
@@ -300,7 +319,7 @@ def _digest(record: TrialRecord) -> str:
     value = converter().unstructure(record)
     value.pop("digest")
     for name in _LATER:
-        if value[name] is None:
+        if value[name] is None or value[name] is False:
             del value[name]
     return digest(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -107,9 +108,10 @@ def test_a_real_trial_reports_all_it_promises(tiny: Path, tmp_path: Path) -> Non
     from jsonschema import Draft202012Validator
 
     trial = spec(tiny)
-    text = tmp_path / "text.txt"
-    text.write_text("It was a bright cold day in April, and all clocks agreed.\n" * 4)
-    trial["workload"] = WORKLOAD | {"quality": {**WORKLOAD["quality"], "text": str(text)}}
+    text = b"It was a bright cold day in April, and all clocks agreed.\n" * 4
+    (tmp_path / "text.txt").write_bytes(text)
+    found_text = {"text": "own", "path": str(tmp_path / "text.txt"), "sha256": hashlib.sha256(text).hexdigest()}
+    trial["workload"] = WORKLOAD | {"quality": {**WORKLOAD["quality"], **found_text}}
     ran = run(tmp_path / "trial", trial)
     assert ran.code == 0, ran.log[-3000:]
     validator = Draft202012Validator(json.loads((CHECKOUT / "docs" / "protocol.schema.json").read_text()))
@@ -154,7 +156,8 @@ def test_quantization_fields_are_merged_into_the_checkpoints_own(driver: ModuleT
         spec={
             "arm": {"args": {"dtype": "bfloat16"}, "quantization": {"direct_dequant": True}},
             "model_dir": str(tmp_path),
-        }
+        },
+        needs=frozenset(),
     )
     arguments = driver.engine_arguments(trial)
     assert arguments["hf_overrides"] == {"quantization_config": own | {"direct_dequant": True}}
@@ -223,16 +226,3 @@ def test_an_engine_that_does_other_work_ends_the_trial(
     with pytest.raises(parts.WrongOutputError, match=words):
         parts.decode(trial, parts.Requests(trial, engine))
     assert events.parse((tmp_path / "events.jsonl").read_text().splitlines()).iterations == ()
-
-
-def test_case_51_the_first_position_is_skipped_and_a_missing_one_refused(parts: ModuleType) -> None:
-    """A window of n tokens has n - 1 log-probabilities that count; a hole is an error, a NaN stays visible."""
-    place = SimpleNamespace
-    scored = [None, {5: place(logprob=-1.5)}, {9: place(logprob=-0.25), 5: place(logprob=-7.0)}]
-    assert parts.window_nll([3, 5, 9], scored) == 1.75
-    with pytest.raises(parts.WrongOutputError, match="token 2 of the window has no log-probability"):
-        parts.window_nll([3, 5, 8], scored)
-    with pytest.raises(parts.WrongOutputError, match="2 log-probabilities for a window of 3"):
-        parts.window_nll([3, 5, 9], scored[:2])
-    broken = parts.window_nll([3, 5], [None, {5: place(logprob=float("nan"))}])
-    assert broken != broken  # noqa: PLR0124  NaN is the one value that differs from itself

@@ -283,6 +283,25 @@ def test_a_failure_that_was_declared_is_expected_and_only_that_one() -> None:
     assert not well.expected
 
 
+def test_an_arm_that_may_fail_is_as_expected_either_way() -> None:
+    """`may_fail`: SIGILL is expected, a good end keeps its values and is no failure; anything else is unexpected."""
+    perhaps = asked(SCORE, expect=Expectation(may_fail="signal", signal="SIGILL", engaged="k"))
+
+    def ended(reason: Reason, signal: str | None = None) -> TrialRecord:
+        given = record(failure=Failure(reason=reason, evidence="e", signal=signal))
+        return evaluate(perhaps, given, stream(), None)
+
+    assert ended(Reason.SIGNAL, "SIGILL").expected
+    assert not ended(Reason.SIGNAL, "SIGSEGV").expected
+    assert not ended(Reason.LOAD_ERROR).expected
+    well = evaluate(perhaps, record(), stream(metric("score", 1), engagement("k")), None)
+    assert well.usable
+    assert well.values["score"].value == 1
+    other = evaluate(perhaps, record(), stream(metric("score", 1), engagement("j")), None)
+    assert failure(other)[0] == Reason.NOT_ENGAGED
+    assert not other.expected
+
+
 def test_failures_found_here_can_be_declared_too() -> None:
     """`bad_output` and `not_engaged` count as expected if declared; declared and not come is unexpected."""
     bad = asked(SCORE, expect=Expectation(failure="bad_output"))

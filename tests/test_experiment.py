@@ -249,6 +249,8 @@ def test_case_18_every_unknown_key_is_listed_with_a_near_match() -> None:
         ("expect: {failure: sigill}\n", "did you mean `signal`"),
         ("expect: {failure: timeout, signal: SIGILL}\n", "failure: signal"),
         ("expect: {signal: SIGILL}\n", "failure: signal"),
+        ("expect: {may_fail: timeout, signal: SIGILL}\n", "may_fail: signal"),
+        ("expect: {may_fail: timeout, failure: signal}\n", "keep one"),
         ("expect: {failure: signal, signal: SIGIL}\n", "`SIGILL`"),
         ("expect: {engaged: x, calls: {fast: '>> 1'}}\n", "> 0"),
         ("workload: {prefil: {prompt_tokens: 1}}\n", "`prefill`"),
@@ -342,6 +344,14 @@ def test_a_metric_of_the_file_and_claims_in_its_unit() -> None:
     assert (found.metrics[0].positive, found.metrics[0].resolution) == (False, 0.5)
     assert [claim.value for claim in found.claims] == [-1024.0, 0.005, 0.0]
     assert dict(found.claims[2].host) == {"isa": ["amx_tile"], "cores": 32}
+
+
+@pytest.mark.parametrize(("text", "cores"), [("32", 32), ('">= 32"', 32), ('"<= 4"', "<= 4"), ('"==2"', "== 2")])
+def test_a_claim_may_be_held_to_large_or_to_small_hosts(text: str, cores: int | str) -> None:
+    """A plain number is the least; bounds say otherwise."""
+    claim = f"claims: [{{id: a, metric: wall_s, arm: a, versus: b, expect: not ranked, host: {{cores: {text}}}}}]\n"
+    arms = "engine: {command: {}}\narms: {a: {command: [x]}, b: {command: [y]}}\nmetrics: [wall_s]\n"
+    assert dict(loads(f"question: q\npasses: 1\n{arms}{claim}", "e.yaml").claims[0].host) == {"cores": cores}
 
 
 def test_precision_thresholds_and_margins_take_shares_and_units() -> None:

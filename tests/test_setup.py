@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -67,11 +68,27 @@ def test_a_finished_setup_is_not_made_again_until_its_list_changes(checkout: Pat
     for name in (".venv", ".venv-arms"):
         (checkout / name).mkdir()
         (checkout / name / ".ready").touch()
+    (checkout / ".venv-arms" / ".plugin").touch()
     assert "Nothing to be done" in make(checkout, "setup").stdout
     (checkout / ".venv-arms" / ".ready").unlink()
     wanted = make(checkout, "-n", "setup").stdout
     assert "-r requirements/arms.txt" in wanted
+    assert "-e ./plugin" in wanted
     assert "-r requirements/dev.txt" not in wanted
+
+
+def test_a_changed_build_of_the_plugin_installs_it_anew_and_nothing_else(checkout: Path) -> None:
+    """A plugin whose build files are newer than its stamp is installed again; the environment around it stays."""
+    for name in (".venv/.ready", ".venv-arms/.ready", ".venv-arms/.plugin"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).touch()
+    (checkout / "plugin").mkdir()
+    later = (checkout / ".venv-arms" / ".plugin").stat().st_mtime + 10
+    (checkout / "plugin" / "pyproject.toml").touch()
+    os.utime(checkout / "plugin" / "pyproject.toml", (later, later))
+    wanted = make(checkout, "-n", "setup").stdout
+    assert "-e ./plugin" in wanted
+    assert "requirements" not in wanted
 
 
 def test_pins_are_exact_and_cover_what_the_project_asks_for(renew: ModuleType) -> None:

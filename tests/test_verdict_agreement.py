@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from verdict_runs import EXACT, Cell, experiment, run
+from verdict_runs import EXACT, PERPLEXITY, Cell, experiment, run
 
 from harness.experiment.types import Claim, ClaimKind, Experiment
-from harness.records import Reason, TrialRecord, seal
+from harness.records import Reason, TrialRecord, Value, seal
 from harness.verdict import judge
 from harness.verdict.agreement import Agreed, Agreement, RunEvidence, agree, as_json, judge_difference
 from harness.verdict.types import Estimate, Interval
@@ -156,7 +156,7 @@ def test_the_shape_is_the_contracts() -> None:
     """Keys, words and strict JSON as the contract of `harness agree --json` has them."""
     found = as_json(agree(evidence(draws(1, 1.5)), evidence(draws(2, 1.5))))
     text = json.dumps(found, allow_nan=False)
-    assert set(json.loads(text)) == {"verdicts", "claims", "key"}
+    assert set(json.loads(text)) == {"verdicts", "claims", "key", "problems"}
     assert set(found["verdicts"][0]) == {"metric", "a", "b", "agreement", "ratios", "difference_interval", "why"}
     assert found["key"] == {"equal": True, "differs": []}
     low, high = found["verdicts"][0]["difference_interval"]
@@ -169,9 +169,9 @@ def test_welch_degrees_of_freedom_are_used() -> None:
     assert interval.high == pytest.approx(5 * 2.1632, rel=2e-4)
 
 
-@pytest.mark.parametrize(("shift", "most"), [(math.log(1.02), 0.06), (0.0, 1.0)])
-def test_confirmation_is_wrong_in_one_of_twenty_at_the_margin(shift: float, most: float) -> None:
-    """A true shift as large as the margin is confirmed at most 5 % of the time; none at all, nearly always."""
+@pytest.mark.parametrize(("shift", "most"), [(math.log(1.02), 0.035), (0.0, 1.0)])
+def test_confirmation_is_wrong_in_one_of_forty_at_the_margin(shift: float, most: float) -> None:
+    """A true shift as large as the margin is confirmed 2.5 % of the time; none at all, most of the time."""
     rng = np.random.default_rng(3)
     wrong, rounds = 0, 4000
     for _ in range(rounds):
@@ -180,12 +180,12 @@ def test_confirmation_is_wrong_in_one_of_twenty_at_the_margin(shift: float, most
         wrong += judge_difference(delta, one, two, 0.02)[0] is Agreed.CONFIRMED
     assert wrong / rounds <= most
     if shift == 0:
-        assert wrong / rounds > 0.9
+        assert wrong / rounds > 0.75
 
 
-@pytest.mark.parametrize(("shift", "most"), [(0.0, 0.005), (math.log(1.01), 0.01), (math.log(1.02), 0.06)])
-def test_contradiction_is_wrong_in_one_of_twenty_at_the_margin(shift: float, most: float) -> None:
-    """A true shift no larger than the margin of 2 % is contradicted in at most 5 % of pairs of runs at 0.4 % error."""
+@pytest.mark.parametrize(("shift", "most"), [(0.0, 0.005), (math.log(1.01), 0.01), (math.log(1.02), 0.035)])
+def test_contradiction_is_wrong_in_one_of_forty_at_the_margin(shift: float, most: float) -> None:
+    """A true shift no larger than the margin of 2 % is contradicted in 2.5 % of pairs of runs at 0.4 % error."""
     rng = np.random.default_rng(4)
     wrong, rounds = 0, 4000
     for _ in range(rounds):
@@ -193,3 +193,27 @@ def test_contradiction_is_wrong_in_one_of_twenty_at_the_margin(shift: float, mos
         delta = shift + float(rng.normal(0, 0.004 * math.sqrt(2)))
         wrong += judge_difference(delta, one, two, 0.02)[0] is Agreed.CONTRADICTED
     assert wrong / rounds <= most
+
+
+def perplexities(ratios: Sequence[float], shift: float = 0.0) -> RunEvidence:
+    """Two arms scored once over windows of very different difficulty; `b` is worse by `ratios` a window."""
+    plan = experiment(["a", "b"], 1, metrics=[PERPLEXITY])
+    base = [2.0 + 0.3 * number for number in range(len(ratios))]
+
+    def scored(extra: Sequence[float]) -> Value:
+        series = tuple(x + y for x, y in zip(base, extra, strict=True))
+        return Value(value=math.exp(sum(series) / len(series)), series=series)
+
+    cells = {"a": [{"perplexity": scored([0.0] * len(ratios))}],
+             "b": [{"perplexity": scored([math.log(r) + shift for r in ratios])}]}  # fmt: skip
+    found = evidence(cells, plan)
+    return replace(found, records=[replace(r, digest=r.digest + str(shift)) for r in found.records])
+
+
+def test_perplexities_are_paired_over_the_same_windows() -> None:
+    """b/a differs by 10 % from window to window, and not at all from run to run: that is no noise. Confirmed; a shift
+    of 5 % in each window is contradicted, though far smaller than the spread of the windows.
+    """
+    ratios = [1.05 + 0.1 * (number % 2) for number in range(12)]
+    assert word(agree(perplexities(ratios), perplexities(ratios, 1e-7))) == "confirmed"
+    assert word(agree(perplexities(ratios), perplexities(ratios, math.log(1.05)))) == "contradicted"

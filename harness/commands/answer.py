@@ -17,6 +17,12 @@ class Exit(IntEnum):
     INTERRUPTED = 5
 
 
+def first_code(*codes: Exit) -> Exit:
+    """The code that wins by the contract's order; 0 gives way to all others."""
+    order = (Exit.HARNESS_FAILED, Exit.USAGE, Exit.CLAIM_CONTRADICTED, Exit.TRIALS_FAILED, Exit.INTERRUPTED, Exit.OK)
+    return min(codes, key=order.index)
+
+
 @dataclass(frozen=True)
 class Answer:
     """`out` goes to standard output as it is, `err` to standard error; both without a final newline."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.commands.answer import Answer, Exit
 from harness.experiment import ExperimentError, differences_text, load
+from harness.plan import make_plan
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -24,9 +25,12 @@ def run(arguments: argparse.Namespace) -> Answer:
         return Answer(Exit.USAGE, err=str(error))
     if arguments.json:
         return Answer(out=json.dumps({"ok": True, "problems": [], "identity": experiment.identity}, indent=2))
+    plan = make_plan(experiment, seed=0)
     trials = experiment.passes * len(experiment.arms)
+    apart = sum(trial.scoring for trial in plan.trials)
+    scoring = f", and {apart} that score text" if apart else ""
     lines = [
-        f"{arguments.file}: ok: {len(experiment.arms)} arms x {experiment.passes} passes = {trials} trials",
+        f"{arguments.file}: ok: {len(experiment.arms)} arms x {experiment.passes} passes = {trials} trials{scoring}",
         *differences_text(experiment),
     ]
     return Answer(out="\n".join(lines))

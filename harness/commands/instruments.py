@@ -14,7 +14,9 @@ from harness.experiment import Experiment
 from harness.experiment.types import Arm
 from harness.measure.evaluate import evaluate
 from harness.meterlog import MeterLog
+from harness.metrics import Kind
 from harness.models.store import Model
+from harness.models.texts import Text
 from harness.records import Disturbance, TrialRecord
 from harness.run import cgroup, environment, owners, process_tree
 from harness.run.counters import read_counters
@@ -23,7 +25,7 @@ from harness.run.engine_facts import engine_facts
 from harness.run.instruments import Instruments, Trial
 from harness.run.memory_meter import MeterHandle, start_meter
 from harness.run.names import quote_arm
-from harness.run.page_cache import resident_fraction, weight_files
+from harness.run.page_cache import resident_fraction, resident_nodes, weight_files
 from harness.run.stop import StopFlag
 from harness.run.survival import Limited, Unlimited
 from harness.run.trial import run_trial
@@ -35,10 +37,27 @@ SETTLE_S: Final = 8.0
 TRIM_S: Final = 5.0
 
 
+_NOT_LOOKED = "the trial reached no phase `settle`: only an idle engine is looked at"
+
+
+def page_cache_facts(model: Model | None) -> dict[str, Any]:
+    """How much of the model lies in the page cache before the start, and on which NUMA nodes: fields of a record."""
+    files = weight_files(model.folder) if model is not None else ()
+    if not files:
+        return {"page_cache_missing": "the arm names no model with weight files"}
+    fraction, nodes = resident_fraction(files), resident_nodes(files)
+    hidden = "this kernel does not tell (mincore for the fraction, /proc/self/numa_maps for the nodes)"
+    return {
+        "page_cache": fraction,
+        "page_cache_nodes": nodes,
+        "page_cache_missing": hidden if fraction is None or nodes is None else None,
+    }
+
+
 @dataclass
 class Bench:
-    """Everything that the trials of one run share. `models`: by the name in the experiment. `checkout`: where the
-    arms' interpreter is looked for. `cwd`: where arms start.
+    """Everything that the trials of one run share. `models`: by the name in the experiment. `text`: what quality is
+    scored on. `checkout`: where the arms' interpreter is looked for. `cwd`: where arms start.
     """
 
     experiment: Experiment
@@ -47,10 +66,11 @@ class Bench:
     cwd: Path
     models: Mapping[str, Model]
     backend: cgroup.Backend
+    text: Text | None = None
     started: list[str] = field(default_factory=list)
     groups: dict[str, cgroup.TrialCgroup] = field(default_factory=dict)
     engines: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
-    page_caches: dict[str, float | None] = field(default_factory=dict)
+    page_caches: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def instruments(self) -> Instruments[TrialRequest, TrialResult]:
         """What the runner is handed."""
@@ -107,9 +127,7 @@ class Bench:
 
     def run(self, request: TrialRequest, stop: StopFlag, watch: Callable[[Now], None]) -> TrialResult:
         """Run the trial; when it has come to rest, read once what its processes are made of."""
-        model = self.models.get(request.arm.model or "")
-        if model is not None:
-            self.page_caches[request.token] = resident_fraction(weight_files(model.folder))
+        self.page_caches[request.token] = page_cache_facts(self.models.get(request.arm.model or ""))
 
         def look(moment: Now) -> None:
             watch(moment)
@@ -132,11 +150,12 @@ class Bench:
 
     def workload(self, trial: Trial) -> dict[str, Any]:
         """What the driver reads: the arm, the work, and only the pauses that a metric asked for."""
-        needs = frozenset().union(*(metric.needs for metric in self.experiment.metrics))
+        metrics = self.experiment.metrics_of(scoring=trial.task.planned.scoring)
+        needs = frozenset[str]().union(*(metric.needs for metric in metrics))
         model = self.models.get(trial.arm.model or "")
         return workload_file(
             arm={"name": trial.arm.name, **trial.arm.work()},
-            workload=self.experiment.workload,
+            workload=self.work(scoring=trial.task.planned.scoring),
             needs=needs,
             model_dir=model.folder if model is not None else None,
             priming=trial.task.priming,
@@ -144,6 +163,19 @@ class Bench:
             trim_s=TRIM_S if "trim" in needs else 0.0,
             probe=trial.task.limit is not None,
         )
+
+    def work(self, *, scoring: bool) -> dict[str, Any]:
+        """The workload, its text found: an arm reads the file that was digested, wherever it starts.
+
+        A trial that scores does nothing else.
+        """
+        found = dict(self.experiment.workload)
+        if self.text is not None and "quality" in found:
+            found["quality"] = {**found["quality"], "path": str(self.text.path), "sha256": self.text.digest}
+        alone = all(metric.kind is Kind.WINDOWED for metric in self.experiment.metrics_of(scoring=scoring))
+        if alone or self.experiment.scored_apart:
+            found = {part: work for part, work in found.items() if (part == "quality") == alone}
+        return found
 
     def counters(self) -> Callable[[TrialResult], Disturbance]:
         """Read the host's counters now; the function reads them again and gives the difference."""
@@ -167,8 +199,9 @@ class Bench:
             probe_limit_bytes=trial.task.limit,
             survival=trial.survival,
             disturbance=disturbance,
-            page_cache=self.page_caches.pop(result.token, None),
-            engine=self.engines.pop(result.token, ()),
+            **self.page_caches.pop(result.token, {}),
+            engine=self.engines.get(result.token, ()),
+            engine_missing=None if self.engines.pop(result.token, ()) else _NOT_LOOKED,
         )
         return evaluate(self.experiment, record, result.events, meter)
 

@@ -7,13 +7,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.bundle.manifest import BundleError
+from harness.bundle.unpack import Unpacked, unpack
 from harness.commands.answer import CommandError, Exit
 from harness.commands.project import Project
 from harness.records import Reason
 from harness.report import RunData, curves
 from harness.report.terminal import verdict_table
+from harness.run.environment import cache_dir
 from harness.run.files import StoreError
 from harness.run.host import conditions
+from harness.run.integrity import problems, redacted_trials
 from harness.run.store import RunFolder, UnknownRunError
 from harness.verdict import judge
 from harness.verdict.types import ClaimVerdict, Judgement
@@ -57,10 +61,18 @@ class Judged:
 
 
 def open_run(named: str, results: Path) -> RunFolder:
-    """The run that a command line names. Raise `CommandError`."""
+    """The run that a command line names: a folder, an id, or a bundle. Raise `CommandError`."""
     try:
-        return RunFolder.open(named, results)
+        return open_bundle(named).folder if Path(named).is_file() else RunFolder.open(named, results)
     except UnknownRunError as error:
+        raise CommandError(str(error)) from error
+
+
+def open_bundle(named: str) -> Unpacked:
+    """The run in a bundle, unpacked below the harness's own cache. Raise `CommandError`."""
+    try:
+        return unpack(Path(named), cache_dir() / "bundles")
+    except BundleError as error:
         raise CommandError(str(error)) from error
 
 
@@ -68,6 +80,7 @@ def judged(folder: RunFolder, project: Project) -> Judged:
     """Read a run's folder and judge it. Raise `CommandError` if it cannot be read."""
     try:
         head, host, recorded, extras = folder.head(), folder.host(), folder.records(), folder.extras()
+        doubts = (*recorded.notes[: bool(recorded.torn)], *problems(folder), *redacted(folder))
     except StoreError as error:
         raise CommandError(str(error), Exit.HARNESS_FAILED) from error
     data = RunData(
@@ -78,9 +91,17 @@ def judged(folder: RunFolder, project: Project) -> Judged:
         plan=head.plan,
         samples=curves(folder.path),
         folder=shown(folder.path, project),
-        notes=(*recorded.notes, *(f"Decided while it ran: {extra.why}." for extra in extras)),
+        notes=(*doubts, *(f"Decided while it ran: {extra.why}." for extra in extras)),
     )
     return Judged(folder, data, judge(head.experiment, recorded.records, conditions(host) if host else {}))
+
+
+def redacted(folder: RunFolder) -> list[str]:
+    """What a bundle replaced in the records, as a note."""
+    trials = ", ".join(map(str, redacted_trials(folder)))
+    return [f"trials {trials}: words were replaced when the run was bundled; their digests cannot be checked"] * bool(
+        trials
+    )
 
 
 def shown(path: Path, project: Project) -> str:

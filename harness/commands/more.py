@@ -34,12 +34,12 @@ def more_rule(experiment: Experiment, host: Mapping[str, Any]) -> More:
 
 
 def _finished(records: Sequence[TrialRecord]) -> int:
-    return max((record.pass_number for record in records if not record.priming), default=0)
+    return max((record.pass_number for record in records if record.counted), default=0)
 
 
 def _elapsed(records: Sequence[TrialRecord]) -> float:
     """Seconds of counted trials: the wall-time budget of a precision, the same after a resumption."""
-    return sum(record.ended - record.began for record in records if not record.priming)
+    return sum(record.ended - record.began for record in records if record.counted)
 
 
 def _spoiled(records: Sequence[TrialRecord], number: int) -> str:

@@ -12,16 +12,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.commands import experiments
+from harness.commands import dry_run, experiments
 from harness.commands.answer import Answer, CommandError, Exit
+from harness.commands.host_check import stops
 from harness.commands.instruments import Bench
 from harness.commands.judged import judged, open_run
 from harness.commands.more import more_rule
 from harness.commands.project import Project, find_project
 from harness.commands.report import written
+from harness.commands.scored_text import scored_text
 from harness.drivers.registry import DRIVERS, interpreter
 from harness.experiment import Experiment, differences_text
 from harness.models import store as models
+from harness.models import texts
 from harness.plan import Plan, make_plan
 from harness.run import cgroup, owners
 from harness.run.caches import PrivateCaches
@@ -49,6 +52,7 @@ class Prepared:
     experiment: Experiment
     plan: Plan
     models: dict[str, models.Model]
+    text: texts.Text | None
     host: dict[str, Any]
     versions: dict[str, Any]
     results: Path
@@ -60,17 +64,24 @@ def run(arguments: argparse.Namespace) -> Answer:
     progress = progress_for(sys.stderr)
     results = project.results_folder(arguments.results)
     experiment = experiments.read(arguments.file, passes=arguments.passes)
+    if arguments.dry_run:
+        return dry_run.answer(experiment, project, beside=Path(arguments.file).resolve().parent)
     if arguments.resume:
         experiment = as_started(experiment, arguments, open_run(arguments.resume, results))
-    prepared = prepared_for(
-        experiment,
-        make_plan(experiment, experiments.seed_of(experiment, arguments.seed)),
-        project,
-        results,
-        beside=Path(arguments.file).resolve().parent,
-        progress=progress,
-    )
-    return started(prepared, arguments.resume, project, progress)[0]
+    seed = experiments.seed_of(experiment, arguments.seed)
+    return measure(
+        experiment, Path(arguments.file), seed, project, results, progress=progress, resume=arguments.resume
+    )[0]
+
+
+def measure(
+    experiment: Experiment, file: Path, seed: int, project: Project, results: Path, *, progress: Progress,
+    resume: str | None = None,
+) -> tuple[Answer, RunFolder | None]:  # fmt: skip
+    """Prepare and run an experiment that was read from `file`. No folder if the run never began."""
+    plan = make_plan(experiment, seed)
+    prepared = prepared_for(experiment, plan, project, results, beside=file.resolve().parent, progress=progress)
+    return started(prepared, resume, project, progress)
 
 
 def as_started(experiment: Experiment, arguments: argparse.Namespace, folder: RunFolder) -> Experiment:
@@ -89,24 +100,32 @@ def as_started(experiment: Experiment, arguments: argparse.Namespace, folder: Ru
 def prepared_for(
     experiment: Experiment, plan: Plan, project: Project, results: Path, *, beside: Path, progress: Progress
 ) -> Prepared:
-    """Make the models, take down host and versions; nothing is measured. `beside`: where relative models lie."""
+    """Make the models, find the text, take down host and versions; nothing is measured. `beside`: where relative models
+    and texts lie.
+    """
     for line in differences_text(experiment):
         progress.note(line)
     counters = read_counters()
     sample = difference(counters, replace(counters, at=counters.at + 1), own_cpu_s=0.0)
     for line in unguarded(experiment.disturbance, sample):
         progress.note(line)
+    host = fingerprint()
+    for line in stops(experiment, host):
+        progress.note(line)
     pythons = interpreters(experiment, project)
     found = ready_models(experiment, project, beside, progress)
+    text = ready_text(experiment, project, beside)
     return Prepared(
         experiment=experiment,
         plan=plan,
         models=found,
-        host=fingerprint(),
+        text=text,
+        host=host,
         versions=provenance(
             pythons=pythons,
             models={name: model.folder for name, model in found.items()},
             model_cache=cache_dir() / "digests.json",
+            texts={text.name: text.path} if text is not None else {},
         ),
         results=results,
     )
@@ -153,6 +172,14 @@ def ready_models(experiment: Experiment, project: Project, beside: Path, progres
         except models.ModelError as error:
             raise CommandError(f"arm {arm.name}: {error}") from error
     return found
+
+
+def ready_text(experiment: Experiment, project: Project, beside: Path) -> texts.Text | None:
+    """The text to score, if there is one. Raise `CommandError` if it cannot be had."""
+    try:
+        return scored_text(experiment, project, beside)
+    except models.ModelError as error:
+        raise CommandError(f"workload.quality: {error}") from error
 
 
 def measured(
@@ -211,6 +238,7 @@ def walked(prepared: Prepared, folder: RunFolder, project: Project, progress: Pr
         checkout=project.root,
         cwd=Path.cwd(),
         models=prepared.models,
+        text=prepared.text,
         backend=cgroup.probe(),
     )
     with RunWriter(folder) as writer:

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.drivers import prompts, vllm_parts
+    from harness.drivers import prompts, vllm_parts, vllm_quality
     from harness.drivers.protocol import from_environment, workload
     from harness.drivers.vllm_parts import Trial, model_config
 else:
     import prompts
     import vllm_parts
+    import vllm_quality
     from protocol import from_environment, workload
     from vllm_parts import Trial, model_config
 
@@ -49,6 +50,7 @@ def engine_arguments(trial: Trial) -> dict[str, Any]:
     arguments.setdefault("enable_prefix_caching", False)
     arguments.setdefault("seed", 0)
     # First and last token times of a request exist only with statistics on.
+    arguments = vllm_quality.pin(trial, arguments)
     return {**arguments, "model": str(folder), "disable_log_stats": False, "worker_cls": "vllm_hooks.Worker"}
 
 
@@ -116,6 +118,7 @@ def report_engine(trial: Trial, llm: Any) -> None:
         threads=sum(report["threads"] for report in reports),
         cpus=cpus,
         kv_bytes=sum(report["kv_bytes"] for report in reports),
+        **({"scoring": trial.scoring} if trial.scoring else {}),
     )
     trial.events.emit(
         "engine",
@@ -171,14 +174,23 @@ def measure(trial: Trial, llm: Any, requests: vllm_parts.Requests) -> None:
     vllm_parts.prefill(trial, requests)
     vllm_parts.decode(trial, requests)
     vllm_parts.context(trial, requests)
-    vllm_parts.quality(trial, llm)
+    vllm_quality.quality(trial, llm)
     report_engine(trial, llm)
     pause(trial, "settle", lambda: None)
     pause(trial, "trim", lambda: trim_all(trial, llm))
 
 
+def share_this_folder() -> None:
+    """Let every process that vLLM starts find the modules beside this file. Engine processes are given this one's
+    path; the process in which vLLM looks at a model's class, started anew as `python -m`, is not.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - text, as PYTHONPATH wants it
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+
+
 def main() -> int:
     """Run the trial of this process's environment; the exit code is 0 only if `done` was reported."""
+    share_this_folder()
     trial = Trial(events=from_environment(), spec=workload())
     try:
         run(trial)

@@ -1,4 +1,4 @@
-"""The parts of a trial that send requests to vLLM: warm-up, prefill, decode, context growth, quality.
+"""The parts of a trial that send timed requests to vLLM: warm-up, prefill, decode, context growth.
 
 Beside vllm_offline.py, imported by path with the arms' interpreter; standard library and vLLM only.
 """
@@ -6,9 +6,8 @@ Beside vllm_offline.py, imported by path with the arms' interpreter; standard li
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ class Trial:
     stage: str = "import"
     prompts: list[list[int]] = field(default_factory=list)
     counts: list[list[int]] = field(default_factory=list)
-    start: Path = field(default_factory=Path.cwd)  # what a relative path of the workload is relative to
+    scoring: dict[str, Any] = field(default_factory=dict)  # how text was scored: a fact of the work, empty if none was
 
     @property
     def needs(self) -> frozenset[str]:
@@ -162,42 +161,3 @@ def context(trial: Trial, requests: Requests) -> None:
     with trial.events.phase("context"):
         seconds, _ = requests.send("context", 0, tokens_in, 1)
         trial.events.iteration("context", tokens_in=tokens_in, tokens_out=1, seconds=seconds)
-
-
-def quality(trial: Trial, llm: Any) -> None:
-    """Negative log-likelihood of a fixed text in nats, window by window; a window's first token has nothing before it.
-
-    vLLM gives the log-probability of each prompt token; windows are sent one by one, with no prefix cache (checked).
-    """
-    part = trial.part("quality")
-    if part is None or "quality" not in trial.needs or trial.spec.get("priming"):
-        return
-    from vllm import SamplingParams
-
-    size, count = int(part["window_tokens"]), int(part["windows"])
-    text = (trial.start / part["text"]).read_text(encoding="utf-8")
-    ids = llm.get_tokenizer().encode(text, add_special_tokens=False)
-    if len(ids) < size * count:
-        raise ValueError(f"workload.quality: {part['text']} has {len(ids)} tokens; {count} windows of {size} need more")
-    sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-    with trial.events.phase("quality"):
-        for index in range(count):
-            window = ids[index * size : (index + 1) * size]
-            (output,) = llm.generate([{"prompt_token_ids": window}], sampling, use_tqdm=False)
-            if cached := getattr(output, "num_cached_tokens", 0):
-                raise WrongOutputError(f"window {index}: {cached} tokens came from a cache, nothing scored them")
-            trial.events.emit("quality", window=index, tokens=size - 1, nll=window_nll(window, output.prompt_logprobs))
-            trial.prompts.append(window)
-            trial.counts.append([size, 1])
-
-
-def window_nll(window: Sequence[int], logprobs: Sequence[Mapping[int, Any] | None]) -> float:
-    """Sum of the negative log-likelihoods of all tokens of a window but its first. Raise `WrongOutputError` if any of
-    them has none. A NaN stays one: it is the reader's business to refuse it.
-    """
-    if len(logprobs) != len(window):
-        raise WrongOutputError(f"{len(logprobs)} log-probabilities for a window of {len(window)} tokens")
-    scored = [(place or {}).get(token) for token, place in zip(window[1:], logprobs[1:], strict=True)]
-    if None in scored:
-        raise WrongOutputError(f"token {scored.index(None) + 1} of the window has no log-probability")
-    return -math.fsum(float(one.logprob) for one in scored if one is not None)

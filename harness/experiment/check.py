@@ -31,10 +31,12 @@ def cross_check(values: Mapping[str, Any], reader: Reader) -> None:
     _check_precision(values, reader)
     _check_claims(values, _with_control(values, names), metrics, reader)
     for path, expect in _expectations(values):
-        if "signal" in expect and expect.get("failure") != "signal":
-            reader.report(
-                (*path, "signal"), "only an arm with `failure: signal` ends by a signal; add that, or drop it"
-            )
+        reason = expect.get("failure", expect.get("may_fail"))
+        if "signal" in expect and reason != "signal":
+            message = "only an arm with `failure: signal` or `may_fail: signal` ends by a signal; add one, or drop this"
+            reader.report((*path, "signal"), message)
+        if {"failure", "may_fail"} <= expect.keys():
+            reader.report((*path, "may_fail"), "an arm that is meant to fail (`failure`) is not one that may; keep one")
 
 
 def control_name(arm: str) -> str:
@@ -241,4 +243,5 @@ def _expectations(values: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str
         yield ("expect",), top
     for name, arm in _arms(values).items():
         if arm.get("expect"):
-            yield ("arms", name, "expect"), {**top, **arm["expect"]} if "signal" in arm["expect"] else arm["expect"]
+            own = arm["expect"]
+            yield ("arms", name, "expect"), {**top, **own} if own.keys() & {"signal", "failure", "may_fail"} else own

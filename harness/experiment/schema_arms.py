@@ -82,6 +82,7 @@ def expect() -> Record:
             Key("modules", _COUNTS, 'How many modules of each kind that event must hold: a count, or `"> 0"`.'),
             Key("calls", _COUNTS, 'How many calls by each path that event must hold: a count, or `"> 0"`.'),
             Key("failure", Choice("failure reason", _reasons), "The arm is meant to fail so; met, it is a success."),
-            Key("signal", Choice("signal", lambda: SIGNALS), "Which signal ends it; only with `failure: signal`."),
+            Key("may_fail", Choice("failure reason", _reasons), "The arm may fail so or end well: both as expected."),
+            Key("signal", Choice("signal", lambda: SIGNALS), "Which signal ends it; only with the reason `signal`."),
         ),
     )

@@ -62,7 +62,7 @@ def claim() -> Record:
                     "host",
                     (
                         Key("isa", Isa(), "Instruction sets the host must have, as /proc/cpuinfo names them."),
-                        Key("cores", Cores(), 'Least number of cores: 32 or `">= 32"`.'),
+                        Key("cores", Cores(), 'Number of cores: 32 or `">= 32"`, `"<= 4"`, `"== 2"`.'),
                     ),
                 ),
                 "What the host must have for the claim to be judged at all.",

@@ -37,9 +37,10 @@ def workload() -> Record:
             part("context", Key("tokens", whole(), "Length to which one context grows.", required=True)),
             part(
                 "quality",
-                Key("text", Text("a text"), "Text to score: a recipe or a path.", required=True),
+                Key("text", Text("a text"), "Text to score: `lee`, or a path of your own.", required=True),
                 Key("windows", whole(1, 10**5), "How many windows.", default="20", value=20),
                 Key("window_tokens", whole(2), "Tokens of each window.", default="256", value=256),
+                Key("trials", whole(1, 100), "Trials of their own for each arm.", default="2", value=2),
             ),
         ),
     )

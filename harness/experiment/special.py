@@ -28,21 +28,22 @@ class CountOrBound:
 
 
 class Cores:
-    """`32`, or `">= 32"`: at least so many."""
+    """`32`, or `">= 32"`: at least so many. `"<= 4"` and `"== 2"` say what a claim about a small host needs."""
 
-    def read(self, node: Node, path: Path, reader: Reader) -> int | Invalid:
-        """The least number of cores."""
+    def read(self, node: Node, path: Path, reader: Reader) -> int | str | Invalid:
+        """The least number of cores, or a bound of another kind as text."""
         if isinstance(node, Scalar) and node.written is Written.TEXT:
-            match = re.fullmatch(r">=\s*([0-9]{1,6})", node.text.strip())
+            match = re.fullmatch(r"(>=|<=|==)\s*([0-9]{1,6})", node.text.strip())
             if match:
-                return int(match.group(1))
-            message = f'a least number of cores is wanted, 32 or ">= 32", and `{node.text}` is none'
+                sign, number = match.groups()
+                return int(number) if sign == ">=" else f"{sign} {number}"
+            message = f'a number of cores is wanted, 32 or ">= 32", "<= 4", "== 2", and `{node.text}` is none'
             return reader.report(path, message, node.mark)
         return Whole(1, 10**6).read(node, path, reader)
 
     def schema(self) -> dict[str, Any]:
         """An integer or a string."""
-        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^>=\s*\d+$"}]}
+        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(>=|<=|==)\s*\d+$"}]}
 
 
 class Isa:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from harness.metrics import Metric
+from harness.metrics import Kind, Metric
 
 
 class Rule(StrEnum):
@@ -24,13 +24,15 @@ class Expectation:
     """What an arm declares in advance.
 
     `engaged`: name that an engagement event must carry. `modules`, `calls`: what that event's maps must hold, each an
-    exact number or a bound such as `> 0`. `failure`, `signal`: the arm is meant to fail so; met, it is a success.
+    exact number or a bound such as `> 0`. `failure`: the arm is meant to fail so; met, it is a success. `may_fail`: it
+    may fail so or end well. `signal`: which one, where either names the reason `signal`.
     """
 
     engaged: str | None = None
     modules: Mapping[str, int | str] = field(default_factory=dict)
     calls: Mapping[str, int | str] = field(default_factory=dict)
     failure: str | None = None
+    may_fail: str | None = None
     signal: str | None = None
 
 
@@ -163,6 +165,31 @@ class Experiment:
     limits: Limits = Limits()
     precision: Precision | None = None
     text: str = ""
+
+    @property
+    def scored_apart(self) -> bool:
+        """Text is scored in trials of its own: quality is asked for, and something else too. Where nothing else is, the
+        trials of the passes score.
+        """
+        return len({metric.kind is Kind.WINDOWED for metric in self.metrics}) == 2
+
+    def metrics_of(self, *, scoring: bool) -> tuple[Metric, ...]:
+        """What a trial yields: one of the `scoring` trials quality alone, where these are apart; any other the rest."""
+        if not self.scored_apart:
+            return self.metrics
+        return tuple(metric for metric in self.metrics if (metric.kind is Kind.WINDOWED) == scoring)
+
+    @property
+    def scorings(self) -> int:
+        """Scoring trials of each arm; 0 where the trials of the passes score, or none do."""
+        return int(self.workload.get("quality", {}).get("trials", 2)) if self.scored_apart else 0
+
+    def sweeps_of(self, metric: Metric, passes: int) -> tuple[int, str]:
+        """In how many sweeps over the arms a metric is taken, and what one is called: `passes` of them, or the sweeps
+        of scoring trials.
+        """
+        apart = self.scored_apart and metric.kind is Kind.WINDOWED
+        return (self.scorings, "scoring") if apart else (passes, "pass")
 
     def arm(self, name: str) -> Arm:
         """The arm of that name. Raise `KeyError` if there is none."""

@@ -26,7 +26,7 @@ def evaluate(experiment: Experiment, record: TrialRecord, events: Events, meter:
     A trial that failed keeps no values, whatever it printed before. One that ended well fails all the same as
     `not_engaged`, `bad_output`, `meter_lost` or `disturbed`, in this order, and as `bad_output` if its arm was declared
     to fail. A disturbed trial keeps its values for the reader; `usable` is what statistics ask. A priming trial needs
-    no values.
+    no values; what disturbs a host changes no word that a scoring trial reads.
     """
     arm = experiment.arm(record.arm)
     seen = replace(
@@ -40,7 +40,8 @@ def evaluate(experiment: Experiment, record: TrialRecord, events: Events, meter:
     )
     if seen.failure is not None:
         return _closed(seen, arm, seen.failure)
-    readings = {metric.name: extract(metric, experiment, seen, events) for metric in experiment.metrics}
+    asked = experiment.metrics_of(scoring=seen.scoring)
+    readings = {metric.name: extract(metric, experiment, seen, events) for metric in asked}
     values = {name: reading for name, reading in readings.items() if isinstance(reading, Value)}
     missing = {name: reading.why for name, reading in readings.items() if not isinstance(reading, Value)}
     failure = _failure(experiment, arm, seen, events, list(readings.values()))
@@ -62,8 +63,8 @@ def _closed(record: TrialRecord, arm: Arm, failure: Failure | None) -> TrialReco
 
 
 def meets(expect: Expectation, failure: Failure) -> bool:
-    """The failure is the one that was declared: same reason, and same signal where one was named."""
-    return expect.failure == failure.reason.value and expect.signal in {None, failure.signal}
+    """The failure is one that was declared, certain or possible: same reason, and same signal where one was named."""
+    return failure.reason.value in {expect.failure, expect.may_fail} and expect.signal in {None, failure.signal}
 
 
 def _failure(
@@ -81,7 +82,7 @@ def _failure(
         (Reason.NOT_ENGAGED, [] if probe else list(mismatches(arm.expect, events.engagements))),
         (Reason.BAD_OUTPUT, bad),
         (Reason.METER_LOST, lost),
-        (Reason.DISTURBED, [] if record.priming else over),
+        (Reason.DISTURBED, over if record.counted else []),
     ):
         if found:
             return Failure(reason=reason, evidence="; ".join(found), wall_s=record.ended - record.began)

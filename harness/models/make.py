@@ -24,7 +24,34 @@ def tiny(folder: Path) -> None:
     tiny_random.write(folder)
 
 
-MAKERS = {"smollm2-135m": smollm2, "tiny-random": tiny}
+def spark(folder: Path) -> None:
+    """Seeded random weights in the shape that the package `vllm-spark2-5-plugin` adds to vLLM."""
+    import spark as writer  # type: ignore[import-not-found]  # beside this file
+
+    _spark_is_known()
+    writer.write(folder)
+
+
+def _spark_is_known() -> None:
+    """The package is not imported here, but without it vLLM could not load what is made."""
+    if importlib.util.find_spec("vllm_spark2_5_plugin") is None:
+        raise SystemExit("the package vllm-spark2-5-plugin is missing: `make setup` installs it into .venv-arms/")
+
+
+def spark_gptq(folder: Path) -> None:
+    """The same weights in GPTQ's format."""
+    import spark_gptq as writer  # type: ignore[import-not-found]  # beside this file
+
+    _spark_is_known()
+    writer.write(folder)
+
+
+MAKERS = {
+    "smollm2-135m": smollm2,
+    "spark2_5-synthetic": spark,
+    "spark2_5-synthetic-gptq": spark_gptq,
+    "tiny-random": tiny,
+}
 
 
 def main(arguments: list[str]) -> None:

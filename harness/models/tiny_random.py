@@ -58,11 +58,11 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 def write(folder: Path) -> None:
     """Write the model into `folder`. numpy's PCG64 gives the same bytes on every host."""
+    import byte_tokenizer  # type: ignore[import-not-found]  # beside this file on the path of make.py
     import numpy as np
     import torch
-    from gguf_llama import write_json  # type: ignore[import-not-found]  # beside this file on the path of make.py
+    from gguf_llama import write_json  # type: ignore[import-not-found]  # beside this file too
     from safetensors.torch import save_file
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     random = np.random.Generator(np.random.PCG64(_SEED))
     weights = {}
@@ -71,15 +71,4 @@ def write(folder: Path) -> None:
         weights[name] = torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     write_json(folder / "config.json", config())
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    filler = [f"<|unused_{i}|>" for i in range(_VOCABULARY - 2 - len(alphabet))]
-    tokens = ["<|begin|>", "<|end|>", *alphabet, *filler]
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|begin|>", "<|end|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(
-        folder / "tokenizer_config.json",
-        {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>", "eos_token": "<|end|>"},
-    )
+    byte_tokenizer.write(folder, _VOCABULARY)

@@ -33,10 +33,13 @@ def nowhere(judgement: Judgement, metrics: Iterable[Metric]) -> tuple[str, ...]:
     return tuple(name for name in judgement.arms if all(name in without(judgement, metric) for metric in asked))
 
 
-def absence(judgement: Judgement, name: str, passes: int) -> str:
-    """`beyond_context: failed as expected in 4 of 4 passes (config_rejected); not compared`."""
-    rows = [row for row in judgement.failures if row.arm == name and row.pass_number > 0 and not row.replaced]
-    of = count(passes, "pass", "passes")
+def absence(judgement: Judgement, name: str, sweeps: int, sweep: str = "pass") -> str:
+    """`beyond_context: failed as expected in 4 of 4 passes (config_rejected); not compared`. `sweep`: `scoring` for
+    what was taken in trials of their own.
+    """
+    mine = [row for row in judgement.failures if row.arm == name and not row.replaced]
+    rows = [row for row in mine if (row.scoring if sweep == "scoring" else row.pass_number > 0)]
+    of = count(sweeps, sweep, "passes" if sweep == "pass" else "")
     parts = [
         f"{words} in {len(found)} of {of} ({listed(list(dict.fromkeys(row.reason for row in found)))})"
         for words, found in (
@@ -50,15 +53,17 @@ def absence(judgement: Judgement, name: str, passes: int) -> str:
 
 def grouped(failures: Iterable[FailureRow]) -> tuple[tuple[FailureRow, ...], ...]:
     """Failures that differ in nothing but their pass, together; in the order of their first."""
-    groups: dict[tuple[str, str, str, bool, bool], list[FailureRow]] = {}
+    groups: dict[tuple[object, ...], list[FailureRow]] = {}
     for row in failures:
         groups.setdefault((row.arm, row.reason, row.evidence, row.expected, row.replaced), []).append(row)
     return tuple(tuple(group) for group in groups.values())
 
 
 def places(rows: Iterable[FailureRow]) -> str:
-    """`pass 4`, `passes 1, 2 and 3`, `priming and pass 1`."""
+    """`pass 4`, `passes 1, 2 and 3`, `priming, scoring and pass 1`."""
+    rows = tuple(rows)
     numbers = sorted({row.pass_number for row in rows})
+    before = {"scoring" if row.scoring else "priming": None for row in rows if row.pass_number == 0}
     counted = [str(number) for number in numbers if number > 0]
     words = [f"{'pass' if len(counted) == 1 else 'passes'} {listed(counted)}"] if counted else []
-    return listed([*(["priming"] if 0 in numbers else []), *words])
+    return listed([*sorted(before), *words])

@@ -46,6 +46,8 @@ def _role(data: RunData, arm: Arm) -> str:
         roles.append(f"control: {named(arm.control_of)} again")
     if arm.expect.failure is not None:
         roles.append(f"meant to fail: {arm.expect.signal or arm.expect.failure}")
+    if arm.expect.may_fail is not None:
+        roles.append(f"may fail: {arm.expect.signal or arm.expect.may_fail}")
     return ", ".join([arm.engine, *roles])
 
 

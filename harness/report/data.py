@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.experiment.types import Experiment
+from harness.metrics import Metric
 from harness.plan import Plan
-from harness.records import TrialRecord
+from harness.records import TrialRecord, as_passes
 from harness.verdict.cells import counted_trials
 
 #: One memory curve: (CLOCK_MONOTONIC seconds, sum of RssAnon over the arm's processes in bytes), in order of time.
@@ -46,8 +47,15 @@ class RunData:
 
     @property
     def counted(self) -> tuple[TrialRecord, ...]:
-        """Every trial but priming: those that are judged and those that a repetition replaced."""
-        return tuple(record for record in self.records if not record.priming)
+        """Every trial of a pass: those that are judged and those that a repetition replaced."""
+        return tuple(record for record in self.records if record.counted)
+
+    def of(self, metric: Metric) -> RunData:
+        """The run as one metric sees it: where text is scored apart, sweeps of scoring trials stand for the passes."""
+        if self.experiment.sweeps_of(metric, 0)[1] == "pass":
+            return self
+        asked = replace(self.experiment, passes=self.experiment.scorings)
+        return replace(self, experiment=asked, records=as_passes(self.records), plan=None)
 
     @property
     def latest(self) -> tuple[TrialRecord, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from harness.metrics import Better, Metric
 from harness.report import canvas
 from harness.report.data import RunData
-from harness.report.text import visible
+from harness.report.text import plural, visible
 from harness.units import scale_for
 
 #: Share of a column that the passes take; the rest keeps neighbours apart.
@@ -19,6 +19,8 @@ _COLUMN = 0.72
 
 def draw_values(data: RunData, metric: Metric, path: Path) -> bool:
     """Draw and save the figure; False (and no file) if no trial has a value."""
+    sweep = data.experiment.sweeps_of(metric, data.passes)[1]
+    data = data.of(metric)
     columns = [_column(data, metric, name) for name in data.experiment.names]
     every = [value for column in columns for value in column.values()]
     if not every:
@@ -56,7 +58,7 @@ def draw_values(data: RunData, metric: Metric, path: Path) -> bool:
         better = "lower" if metric.better is Better.LOWER else "higher"
         axes.set_ylabel(f"{visible(unit)} ({better} is better)", fontsize=9)
         made.suptitle(_title(metric, columns), x=0.01, ha="left", fontsize=11, fontweight="bold")
-        passes = "pass 1" if data.passes == 1 else f"passes 1 to {data.passes} from left to right"
+        passes = f"{sweep} 1" if data.passes == 1 else f"{plural(sweep)} 1 to {data.passes} from left to right"
         axes.set_title(
             f"{passes}; band: spread; dashed: median; x: failed; axis not from 0",
             fontsize=8.5, fontweight="normal", color="#555555",

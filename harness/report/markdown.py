@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from harness.experiment.types import Experiment, Rule
-from harness.metrics import Better, Metric
+from harness.metrics import Better, Kind, Metric
 from harness.records import TrialRecord, first_line
 from harness.report import conditions, hosts, sentences
 from harness.report.compared import absence, compared, grouped, nowhere, places, without
 from harness.report.data import RunData
 from harness.report.memory import memory_section
-from harness.report.text import alike, count, escape, listed, named, quantity, quoted, table
+from harness.report.text import alike, count, escape, listed, named, plural, quantity, quoted, table
 from harness.verdict.types import Judgement, PairVerdict, Refused
 
 #: Figure names by what they show: `memory`, `values-<metric>`, `intervals-<metric>`, `matrix-<metric>`.
@@ -44,9 +44,12 @@ def picture(figures: Figures, key: str, alt: str) -> str:
 def _head(data: RunData, judgement: Judgement) -> str:
     asked = data.experiment
     ran = f"{count(len(data.counted), 'counted trial')} of {count(len(asked.arms), 'arm')} in"
+    scored = sum(record.scoring for record in data.records)
+    apart = f" Text was scored in {count(scored, 'trial')} of its own, apart from these." if asked.scored_apart else ""
     facts = [
         f"Run {escape(data.run)}: {ran} {count(data.passes, 'pass', 'passes')}; rule `{asked.rule.value}`"
-        + (" (spreads may overlap; judged within passes)." if asked.rule is Rule.PAIRED else "."),
+        + (" (spreads may overlap; judged within passes)." if asked.rule is Rule.PAIRED else ".")
+        + apart,
         _control(asked, judgement),
     ]
     if not judgement.complete:
@@ -71,7 +74,7 @@ def _control(asked: Experiment, judgement: Judgement) -> str:
 
 def _incomplete(data: RunData) -> str:
     planned = len([trial for trial in data.plan.trials if not trial.priming]) if data.plan is not None else None
-    had = len(data.latest)
+    had = len(data.latest) + len({record.planned for record in data.records if record.scoring})
     of = f"{had} of {planned} planned trials have" if planned is not None else f"only {count(had, 'trial')} have"
     return (
         f"**This run is incomplete**: {of} a record. Cells without one are shown as missing, never guessed."
@@ -95,7 +98,8 @@ def _answer(data: RunData, judgement: Judgement) -> str:
             ]
             for verdict in verdicts
         ]
-        header = ["a / b", "verdict", "ratio a/b (interval)", "passes in which a was better"]
+        blocks = "windows" if metric.kind is Kind.WINDOWED else "passes"
+        header = ["a / b", "verdict", "ratio a/b (interval)", f"{blocks} in which a was better"]
         parts.append(f"**{escape(metric.name)}** ({_direction(metric)}): {_order(judgement, metric)}")
         if rows:
             parts.append(table(header, rows))
@@ -142,6 +146,7 @@ def _metrics(data: RunData, judgement: Judgement, figures: Figures) -> str:
 
 def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metric) -> str:
     name, rule = metric.name, data.experiment.rule
+    sweeps = data.experiment.sweeps_of(metric, data.passes)
     verdicts = compared(judgement, metric)
     told = [verdict for verdict in verdicts if not isinstance(verdict.outcome, Refused)]
     refused = [verdict for verdict in verdicts if isinstance(verdict.outcome, Refused)]
@@ -153,12 +158,30 @@ def _metric(data: RunData, judgement: Judgement, figures: Figures, metric: Metri
         _values_table(data, metric),
         _lines(told, sentences.verdict_sentence),
         _lines(refused, lambda verdict: sentences.refusal_text(verdict, rule)),
-        "\n".join(f"- {escape(absence(judgement, absent, data.passes))}." for absent in without(judgement, metric)),
+        "\n".join(f"- {escape(absence(judgement, absent, *sweeps))}." for absent in without(judgement, metric)),
+        _repeats(data, metric),
         escape(sentences.methods(verdicts)),
         picture(figures, f"intervals-{name}", f"ratio of each pair on {name} with its interval"),
         picture(figures, f"matrix-{name}", f"verdict of each pair on {name}"),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _repeats(data: RunData, metric: Metric) -> str:
+    """What repeats of the arms' scoring showed; empty for other metrics, and where nothing was repeated."""
+    if metric.kind is not Kind.WINDOWED:
+        return ""
+    found = [
+        {record.values[metric.name].series for record in trials}
+        for name in data.experiment.names
+        if len(trials := [r for r in data.of(metric).latest if r.arm == name and r.usable and metric.name in r.values])
+        > 1
+    ]
+    if not found:
+        return ""
+    differ = sum(len(series) > 1 for series in found)
+    said = "to the last digit in every window" if not differ else f"in all but {count(differ, 'arm')}, see Arms"
+    return f"Each arm was scored more than once over the same windows; the repeats are equal {said}."
 
 
 def _lines(verdicts: list[PairVerdict], say: Callable[[PairVerdict], str]) -> str:
@@ -171,6 +194,7 @@ def _lines(verdicts: list[PairVerdict], say: Callable[[PairVerdict], str]) -> st
 
 
 def _figures_table(data: RunData, judgement: Judgement, metric: Metric) -> str:
+    sweeps, sweep = data.experiment.sweeps_of(metric, data.passes)
     rows = []
     for name, arm in judgement.arms.items():
         found = arm.metrics.get(metric.name)
@@ -179,12 +203,14 @@ def _figures_table(data: RunData, judgement: Judgement, metric: Metric) -> str:
             texts, unit = alike([found.median, found.low, found.high], metric.unit)
             cells = [f"{text} {escape(unit)}" for text in texts]
         n = found.n if found is not None else 0
-        rows.append([escape(name), *cells, f"{n} of {data.passes}", str(arm.failed)])
-    return table(["arm", "median", "lowest", "highest", "n of k passes", "failed"], rows, right=range(1, 6))
+        rows.append([escape(name), *cells, f"{n} of {sweeps}", str(arm.failed)])
+    return table(["arm", "median", "lowest", "highest", f"n of k {plural(sweep)}", "failed"], rows, right=range(1, 6))
 
 
 def _values_table(data: RunData, metric: Metric) -> str:
     """Every trial of every arm by pass, those that do not count included and marked."""
+    sweep = data.experiment.sweeps_of(metric, data.passes)[1]
+    data = data.of(metric)
     names = list(data.experiment.names)
     cells: dict[tuple[int, str], list[str]] = {}
     latest = {id(record) for record in data.latest}
@@ -196,8 +222,8 @@ def _values_table(data: RunData, metric: Metric) -> str:
         [str(number), *("<br>".join(cells.get((number, name), ["no record"])) for name in names)]
         for number in range(1, data.passes + 1)
     ]
-    shown = table(["pass", *(escape(name) for name in names)], rows, right=range(len(names) + 1))
-    return f"<details><summary>All trial values of {escape(metric.name)} by pass</summary>\n\n{shown}\n\n</details>"
+    shown = table([sweep, *(escape(name) for name in names)], rows, right=range(len(names) + 1))
+    return f"<details><summary>All trial values of {escape(metric.name)} by {sweep}</summary>\n\n{shown}\n\n</details>"
 
 
 def _trial_cell(record: TrialRecord, metric: Metric) -> str:

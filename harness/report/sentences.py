@@ -98,6 +98,13 @@ def oriented(verdict: PairVerdict, first: str) -> tuple[float | None, tuple[floa
     return inverse, (1 / interval[1], 1 / interval[0]) if interval is not None and interval[0] > 0 else None
 
 
+def blocks(verdict: PairVerdict) -> str:
+    """What the pair was compared over: `8 passes`, or `80 windows` of text."""
+    if verdict.metric.kind is Kind.WINDOWED:
+        return count(verdict.within.passes, "window")
+    return count(verdict.within.passes, "pass", "passes")
+
+
 def known_ratio(verdict: PairVerdict) -> float | None:
     """a/b as a finite number, else None."""
     return finite(verdict.ratio)
@@ -137,7 +144,7 @@ def _higher(metric: Metric, better: str, worse: str, low: float, high: float) ->
 
 def interval_words(verdict: PairVerdict) -> str:
     """`95 % simultaneous interval, 8 passes`, or why there is no interval."""
-    passes = count(verdict.within.passes, "pass", "passes")
+    passes = blocks(verdict)
     if isinstance(verdict.interval, Interval):
         return f"{percent(verdict.interval.level)} simultaneous interval, {passes}"
     if verdict.metric.kind is Kind.EXACT:
@@ -153,7 +160,7 @@ def _equivalent(verdict: PairVerdict, margin: float) -> str:
     ends = (finite(tested.low), finite(tested.high)) if isinstance(tested, Interval) else (None, None)
     if ends[0] is None or ends[1] is None or not isinstance(tested, Interval):
         return f"{both} are equivalent within {percent(margin)} on {name}, a margin stated in advance."
-    passes = count(verdict.within.passes, "pass", "passes")
+    passes = blocks(verdict)
     return (
         f"{both} are equivalent within {percent(margin)} on {name}: the {percent(tested.level)} interval of their"
         f" ratio, {span(ends[0], ends[1], digits=4)}, lies inside the margin stated in advance ({passes})."
@@ -168,17 +175,18 @@ def methods(verdicts: Sequence[PairVerdict]) -> str:
 
 
 def within_words(verdict: PairVerdict) -> str:
-    """The figures inside the passes: in how many was `a` better, the ratio and its interval."""
+    """The figures inside the passes (or windows): in how many was `a` better, the ratio and its interval."""
     ratio, interval = known_ratio(verdict), known_interval(verdict)
     first, second = named(verdict.a), named(verdict.b)
-    wins = f"{first} was better in {verdict.within.a_better} of {count(verdict.within.passes, 'pass', 'passes')}"
+    inside = "windows of text" if verdict.metric.kind is Kind.WINDOWED else "passes"
+    wins = f"{first} was better in {verdict.within.a_better} of {blocks(verdict)}"
     if ratio is not None and isinstance(verdict.interval, Unknown) and isinstance(verdict.smallest_effect, Unknown):
-        return f"Within passes: {wins}; ratio {first}/{second} {significant(ratio)}."  # power_words says the rest
+        return f"Within {inside}: {wins}; ratio {first}/{second} {significant(ratio)}."  # power_words says the rest
     if ratio is None:
         why = verdict.ratio.why if isinstance(verdict.ratio, Unknown) else "it is no finite number"
-        return f"Within passes: {wins}; no ratio {first}/{second}: {why}."
+        return f"Within {inside}: {wins}; no ratio {first}/{second}: {why}."
     ends = f"{span(*interval, digits=4)}; " if interval is not None else ""
-    return f"Within passes: {wins}; ratio {first}/{second} {significant(ratio)} ({ends}{interval_words(verdict)})."
+    return f"Within {inside}: {wins}; ratio {first}/{second} {significant(ratio)} ({ends}{interval_words(verdict)})."
 
 
 def remedies(verdict: PairVerdict, rule: Rule) -> tuple[str, ...]:
@@ -202,12 +210,13 @@ def power_words(verdict: PairVerdict) -> str:
     else:
         why = verdict.smallest_effect.why if isinstance(verdict.smallest_effect, Unknown) else "it is no finite number"
         effect = f"The smallest difference this run could have shown is unknown ({why})"
-    needed = verdict.passes_needed
+    needed, one = verdict.passes_needed, "window" if verdict.metric.kind is Kind.WINDOWED else "pass"
+    many = "windows" if one == "window" else "passes"
     if isinstance(needed, Unknown):
-        return f"{effect}; how many passes the difference seen would need is unknown ({needed.why})."
+        return f"{effect}; how many {many} the difference seen would need is unknown ({needed.why})."
     if needed > _MOST_PASSES:
-        return f"{effect}; the difference seen is too small for any number of passes that could be run."
-    return f"{effect}; to resolve the difference seen takes about {count(needed, 'pass', 'passes')}."
+        return f"{effect}; the difference seen is too small for any number of {many} that could be run."
+    return f"{effect}; to resolve the difference seen takes about {count(needed, one, many)}."
 
 
 def refusal_text(verdict: PairVerdict, rule: Rule) -> str:

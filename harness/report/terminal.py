@@ -7,7 +7,7 @@ from io import StringIO
 from harness.experiment.types import Experiment
 from harness.report.compared import absence, compared, grouped, nowhere
 from harness.report.sentences import as_expected, claim_sentence, failure_sentence, headline, ratio_cell, value_cell
-from harness.report.text import count, named, visible
+from harness.report.text import count, named, plural, visible
 from harness.verdict.types import ArmSummary, ClaimVerdict, Judgement, PairVerdict, Ranked, Refused
 
 #: What plain text takes where the terminal does not say.
@@ -34,9 +34,10 @@ def _plain(experiment: Experiment, judgement: Judgement, passes: int) -> str:
     room = max((len(name) for name in names.values()), default=0)
     for metric in experiment.metrics if arms else ():
         lines += ["", metric.name]
+        of = experiment.sweeps_of(metric, passes)[0]
         for name, arm in arms.items():
             failed = f", {arm.failed} failed" if arm.failed else ""
-            lines.append(f"  {names[name]:<{room}}  {value_cell(arm.metrics.get(metric.name), metric, passes)}{failed}")
+            lines.append(f"  {names[name]:<{room}}  {value_cell(arm.metrics.get(metric.name), metric, of)}{failed}")
         lines += [
             f"  {_pair(verdict)}: {headline(verdict)}; ratio {ratio_cell(verdict)}"
             for verdict in compared(judgement, metric)
@@ -83,10 +84,11 @@ def _rich(experiment: Experiment, judgement: Judgement, passes: int, width: int)
     for metric in experiment.metrics if shown else ():
         arms = Table(title=Text(metric.name, style="bold"), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
         arms.add_column("arm")
-        arms.add_column("median (lowest to highest), n of k passes")
+        of, sweep = experiment.sweeps_of(metric, passes)
+        arms.add_column(f"median (lowest to highest), n of k {plural(sweep)}")
         arms.add_column("failed", justify="right")
         for name, arm in shown.items():
-            figures = value_cell(arm.metrics.get(metric.name), metric, passes)
+            figures = value_cell(arm.metrics.get(metric.name), metric, of)
             arms.add_row(Text(visible(name)), Text(figures), Text(str(arm.failed), style="red" if arm.failed else ""))
         pairs = Table(box=SIMPLE_HEAD, show_edge=False)
         for header in ("a / b", "verdict", "ratio a/b (interval)"):

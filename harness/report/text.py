@@ -53,6 +53,11 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def plural(sweep: str) -> str:
+    """`passes` of `pass`, `scorings` of `scoring`."""
+    return "passes" if sweep == "pass" else f"{sweep}s"
+
+
 def listed(words: Sequence[str], last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}" if words else ""

@@ -94,6 +94,7 @@ def _numbers(trial: Trial) -> dict[str, Any]:
         "priming": trial.task.priming,
         "probe_limit_bytes": trial.task.limit,
         "survival": trial.survival,
+        "scoring": planned.scoring,
     }
 
 

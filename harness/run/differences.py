@@ -59,13 +59,15 @@ def host_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def provenance_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A sentence for each version, source, environment or model that differs.
+    """A sentence for each version, source, environment, model or text that differs.
 
     The git state is not compared: the source digests say whether what runs is the same, a commit message does not.
     """
     found = []
-    for group, words in (("versions", "version of"), ("sources", "sources of")):
-        found += _map_differences(words, recorded.get(group) or {}, now.get(group) or {})
+    for group, words in (("versions", "version of"), ("sources", "sources of"), ("texts", "the text")):
+        then, there = recorded.get(group) or {}, now.get(group) or {}
+        named = then if group == "sources" else {**then, **there}  # a digest that older runs did not take is no change
+        found += _map_differences(words, then, {name: value for name, value in there.items() if name in named})
     for name in _names(recorded.get("environments"), now.get("environments")):
         then, there = _at(recorded, f"environments.{name}") or {}, _at(now, f"environments.{name}") or {}
         if then.get("python") != there.get("python"):

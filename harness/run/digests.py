@@ -55,14 +55,16 @@ def source_digest(folder: Path) -> str | None:
 
 
 def model_digest(path: Path, *, cache: Path | None = None) -> dict[str, Any]:
-    """What a model is: `{"digest", "files", "bytes", "missing"}`. `path`: a checkpoint folder or a single file.
+    """What a model is: `{"digest", "files", "bytes", "missing", "recipe"}`. `path`: a checkpoint folder or one file.
 
     Always from the files' content, never from a manifest that lies beside them: a file that was changed later is what
     runs. The manifest itself and names that start with a dot do not count; for a model that a recipe made the digest is
     the one that its manifest states. `cache`: JSON file that keeps digests by path, size and time of
     change, since 3.4 GB take 2 s (1.75 GiB/s here, cached). What cannot be read gives `digest` None and the reason.
+    `recipe`: name, version, source and licence of the recipe that made it, and the digest it stated then; None for a
+    model that no recipe of ours made.
     """
-    nothing = {"digest": None, "files": None, "bytes": None}
+    nothing = {"digest": None, "files": None, "bytes": None, "recipe": recipe_of(path)}
     known = _load(cache)
     try:
         pairs = [(path.name, path)] if path.is_file() else list(files_below(path))
@@ -75,7 +77,16 @@ def model_digest(path: Path, *, cache: Path | None = None) -> dict[str, Any]:
         return {**nothing, "missing": f"a file of the model cannot be read: {error.strerror}"}
     _save(cache, known)
     whole = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
-    return {"digest": whole, "files": len(digests), "bytes": size, "missing": None}
+    return {**nothing, "digest": whole, "files": len(digests), "bytes": size, "missing": None}
+
+
+def recipe_of(path: Path) -> dict[str, Any] | None:
+    """What the manifest beside a model says of how it was made."""
+    try:
+        value = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        return {name: value.get(name) for name in ("recipe", "version", "source", "licence", "digest")}
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def _beside(name: str) -> bool:

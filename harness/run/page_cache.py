@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 #: Files that hold weights; the rest of a model is too small to matter.
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
@@ -31,8 +33,55 @@ def resident_fraction(files: Iterable[Path]) -> float | None:
     return resident / pages if pages else None
 
 
+def resident_nodes(files: Iterable[Path]) -> dict[str, int] | None:
+    """Bytes of the files in the page cache by NUMA node (`{"0": 3400000000}`); None if that cannot be told.
+
+    Pages that lie in the cache are touched through a mapping, and the kernel says in numa_maps where what is mapped
+    lies. Pages that are not in the cache are left alone.
+    """
+    found: dict[str, int] = {}
+    for path in files:
+        nodes = _mapped(path, _nodes)
+        if nodes is None:
+            return None
+        for node, size in nodes.items():
+            found[node] = found.get(node, 0) + size
+    return dict(sorted(found.items()))
+
+
 def _resident(path: Path) -> tuple[int, int] | None:
     """Resident and all pages of one file."""
+    return _mapped(path, lambda _address, vector: (sum(byte & 1 for byte in vector), len(vector)))
+
+
+_POPULATE_READ = (
+    22  # MADV_POPULATE_READ, Linux 5.14: maps without a fault for each page: 0.5 s of CPU for 3.3 GB, not 0.8
+)
+_LOWEST_BIT = bytes(byte & 1 for byte in range(256))
+
+
+def _nodes(address: int, vector: bytes) -> dict[str, int] | None:
+    """Bytes by node of a mapping, once the pages that are in the cache are mapped."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for run in re.finditer(rb"\x01+", vector.translate(_LOWEST_BIT)):
+        begin, length = address + run.start() * mmap.PAGESIZE, len(run[0]) * mmap.PAGESIZE
+        if libc.madvise(begin, length, _POPULATE_READ) != 0:
+            for page in range(begin, begin + length, mmap.PAGESIZE):
+                ctypes.string_at(page, 1)
+    try:
+        lines = Path("/proc/self/numa_maps").read_text().splitlines()
+    except OSError:
+        return None
+    line = next((line for line in lines if line.startswith(f"{address:08x} ")), "")
+    return {node: int(pages) * mmap.PAGESIZE for node, pages in re.findall(r"\bN(\d+)=(\d+)", line)}
+
+
+Found = TypeVar("Found")
+
+
+def _mapped(path: Path, read: Callable[[int, bytes], Found | None]) -> Found | None:
+    """What `read` makes of a file's mapping and of mincore's byte for each page; None if it cannot be mapped."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -46,7 +95,7 @@ def _resident(path: Path) -> tuple[int, int] | None:
         size = os.fstat(descriptor).st_size
         pages = -(-size // mmap.PAGESIZE)
         if pages == 0:
-            return 0, 0
+            return read(0, b"")
         address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
         if address in (None, ctypes.c_void_p(-1).value):
             return None
@@ -54,7 +103,7 @@ def _resident(path: Path) -> tuple[int, int] | None:
             vector = ctypes.create_string_buffer(pages)
             if libc.mincore(address, size, vector) != 0:
                 return None
-            return sum(byte & 1 for byte in vector.raw[:pages]), pages
+            return read(address, vector.raw[:pages])
         finally:
             libc.munmap(address, size)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
@@ -178,6 +178,8 @@ def heading(task: Task, number: int, total: int, left_s: float | None) -> str:
     """`[3/12] pass 1, arm direct (attempt 2), about 4 min 10 s left`."""
     planned = task.planned
     where = "priming" if planned.priming else f"pass {planned.pass_number}"
+    if planned.scoring:
+        where = f"scoring {planned.position}"
     if task.limit is not None:
         where += f", probe {task.probe} under {format_bytes(task.limit)}"
     again = f" (attempt {task.attempt})" if task.attempt > 1 else ""
@@ -206,16 +208,16 @@ def outcome(record: TrialRecord) -> str:
 
 
 def time_left(records: Sequence[TrialRecord], tasks: Sequence[Task]) -> float | None:
-    """Seconds the open tasks will take, from the trials so far: each arm's median, else the median of all; None before
-    the first trial has ended. An interrupted trial says nothing about how long one takes.
+    """Seconds the open tasks will take, from the trials so far: each arm's median (of its scoring trials apart), else
+    the median of all; None before the first trial has ended. An interrupted trial does not tell how long one takes.
     """
-    took: dict[str, list[float]] = {}
+    took: dict[tuple[str, bool], list[float]] = {}
     for record in records:
         interrupted = record.failure is not None and record.failure.reason.value == "interrupted"
         if record.probe_limit_bytes is None and not interrupted:
-            took.setdefault(record.arm, []).append(record.ended - record.began)
-    typical: Mapping[str, float] = {arm: median(seconds) for arm, seconds in took.items()}
+            took.setdefault((record.arm, record.scoring), []).append(record.ended - record.began)
+    typical = {kind: median(seconds) for kind, seconds in took.items()}
     if not typical:
         return None
     other = median(typical.values())
-    return sum(typical.get(task.planned.arm, other) for task in tasks)
+    return sum(typical.get((task.planned.arm, task.planned.scoring), other) for task in tasks)

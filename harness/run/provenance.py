@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from harness.experiment.types import digest
 from harness.run.differences import differences
-from harness.run.digests import lock_digest, model_digest, source_digest
+from harness.run.digests import file_digest, lock_digest, model_digest, source_digest
 
 __all__ = ["differences", "environment", "git_state", "provenance", "source_digests", "versions"]
 
@@ -31,13 +32,28 @@ _OWN_PACKAGES = ("numpy", "scipy", "pandas", "matplotlib", "PyYAML", "cattrs", "
 #: Asks an interpreter what is installed in it. Standard library only, no package of it is imported.
 _QUERY = """
 import importlib.metadata, json, platform
+import hashlib, os, urllib.parse
 packages, local = {}, {}
+def editable(url):
+    folder, lines = urllib.parse.unquote(urllib.parse.urlsplit(url).path), []
+    for base, names, files in os.walk(folder):
+        names[:] = sorted(n for n in names if n not in ("__pycache__", "build", "dist", "tests") and n[0] != ".")
+        for file in sorted(files):
+            path = os.path.join(base, file)
+            if file.endswith((".py", ".so", ".cpp", ".c", ".h", ".toml")):
+                with open(path, "rb") as stream:
+                    found = hashlib.sha256(stream.read()).hexdigest()
+                lines.append(os.path.relpath(path, folder) + ",sha256=" + found + ",")
+    return "\\n".join(lines)
 for item in importlib.metadata.distributions():
     name = item.metadata["Name"]
     if name and name not in packages:
         packages[name] = item.version
-        if item.read_text("direct_url.json"):
-            local[name] = item.read_text("RECORD") or ""
+        told = item.read_text("direct_url.json")
+        if told:
+            told = json.loads(told)
+            linked = told.get("dir_info", {}).get("editable")
+            local[name] = editable(told["url"]) if linked else item.read_text("RECORD") or ""
 python = platform.python_implementation() + " " + platform.python_version()
 print(json.dumps({"python": python, "packages": packages, "local": local}))
 """
@@ -52,12 +68,13 @@ def provenance(
     models: Mapping[str, Path] | None = None,
     sources: Mapping[str, Path] | None = None,
     model_cache: Path | None = None,
+    texts: Mapping[str, Path] | None = None,
 ) -> dict[str, Any]:
     """All of it as a JSON value; None where unknown, with the reason in a field `missing` beside it.
 
     `checkout`: the project's folder, found from the package if not given. `pythons`: the arms' interpreters by engine
-    name; `models`: folders or files by the name in the experiment; `sources`: more source folders to digest (a plugin)
-    by name. No path of this host is in the result.
+    name; `models`, `texts`: folders or files by the name in the experiment; `sources`: more source folders to digest
+    (a plugin) by name. No path of this host is in the result.
     """
     root = checkout or Path(harness.__file__).resolve().parent.parent
     return {
@@ -67,6 +84,7 @@ def provenance(
         "git": git_state(root),
         "environments": {name: environment(python) for name, python in sorted((pythons or {}).items())},
         "models": {name: model_digest(path, cache=model_cache) for name, path in sorted((models or {}).items())},
+        "texts": {name: file_digest(path) for name, path in sorted((texts or {}).items())},
     }
 
 
@@ -85,21 +103,30 @@ def versions() -> dict[str, str | None]:
 
 
 def source_digests(root: Path, more: Mapping[str, Path]) -> dict[str, str | None]:
-    """Digests of `harness`, `drivers` and `plugin` below `root`, and of the folders in `more`; None: not there."""
+    """Digests of `harness`, `drivers` and `plugin` below `root`, and of the folders in `more`; None: not there.
+
+    `plugin_code`: of the plugin only what runs, its package and its C++ sources: its README changes no number.
+    """
     package = Path(harness.__file__).resolve().parent
     folders = {"harness": package, "drivers": package / "drivers", "plugin": root / "plugin", **more}
-    return {name: source_digest(folder) for name, folder in folders.items()}
+    code = [source_digest(root / "plugin" / name) for name in ("cpu_int4", "csrc")]
+    return {
+        **{name: source_digest(folder) for name, folder in folders.items()},
+        "plugin_code": digest(code) if any(code) else None,
+        "requirements": source_digest(root / "requirements"),
+    }
 
 
 def environment(python: Path, *, limit_s: float = _QUERY_LIMIT_S) -> dict[str, Any]:
-    """An arm's interpreter: `{"python", "packages": {name: version}, "local", "lock_digest", "missing"}`.
+    """An arm's interpreter: `{"python", "packages": {name: version}, "local", "built", "lock_digest", "missing"}`.
 
     `local`: of each package that was installed from a folder or file of this host, a digest of what was installed:
-    its version says nothing, and a plugin may have been built before its sources changed.
+    its version says nothing, and a plugin may have been built before its sources changed. `built`: of each of those,
+    the digest of every compiled extension in it by name. An editable install is taken as it lies in its folder.
     Asked in a process of its own with nothing inherited, so that no PYTHONPATH of this shell shows packages that the
     arm will not see.
     """
-    nothing = {"python": None, "packages": None, "local": None, "lock_digest": None}
+    nothing = {"python": None, "packages": None, "local": None, "built": None, "lock_digest": None}
     inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     try:
         done = subprocess.run(
@@ -112,8 +139,21 @@ def environment(python: Path, *, limit_s: float = _QUERY_LIMIT_S) -> dict[str, A
         return {**nothing, "missing": f"the interpreter did not answer: {type(error).__name__}"}
     packages = dict(sorted(answer["packages"].items(), key=lambda pair: pair[0].lower()))
     lock = lock_digest(f"{_normal(name)}=={version}" for name, version in packages.items())
-    local = {name: lock_digest(_installed(record)) for name, record in sorted(answer["local"].items())}
-    return {"python": answer["python"], "packages": packages, "local": local, "lock_digest": lock, "missing": None}
+    records = {name: _installed(record) for name, record in sorted(answer["local"].items())}
+    return {
+        "python": answer["python"],
+        "packages": packages,
+        "local": {name: lock_digest(record) for name, record in records.items()},
+        "built": {name: built for name, record in records.items() if (built := _built(record))},
+        "lock_digest": lock,
+        "missing": None,
+    }
+
+
+def _built(record: list[str]) -> dict[str, str]:
+    """Digests of the compiled extensions among a RECORD's lines, as the line gives them."""
+    named = [line.split(",", 2) for line in record]
+    return {pieces[0]: pieces[1].removeprefix("sha256=") for pieces in named if pieces[0].endswith(".so")}
 
 
 def _installed(record: str) -> list[str]:

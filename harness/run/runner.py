@@ -134,7 +134,7 @@ class _Walk(Generic[Request, Result]):
 
     def ask(self, tasks: Sequence[Task]) -> str | None:
         """Put a pass that just ended before the rule, and record its decision. Returns why to stop, None to go on."""
-        counted = sum(not record.priming for record in self.records)
+        counted = sum(record.counted for record in self.records)
         if counted == self.decided or pass_just_ended(self.records, tasks, self.extras) is None:
             return None
         self.decided = counted
@@ -181,7 +181,12 @@ class _Walk(Generic[Request, Result]):
     def probing(self, task: Task) -> tuple[Task, SurvivalLimit | None]:
         """The task itself with what its probes found, or the probe that must run before it."""
         asked = any("survival" in metric.needs for metric in self.experiment.metrics)
-        if not asked or task.priming or self.experiment.arm(task.planned.arm).expect.failure is not None:
+        if (
+            not asked
+            or task.priming
+            or task.planned.scoring
+            or self.experiment.arm(task.planned.arm).expect.failure is not None
+        ):
             return task, None
         step = next_probe(task.planned, self.records, self.instruments.room)
         if isinstance(step, SurvivalLimit):

@@ -63,7 +63,7 @@ def whole_plan(plan: Plan, extras: Sequence[Extra]) -> Plan:
 
 
 def rounds(plan: Plan, extras: Sequence[Extra]) -> tuple[Round, ...]:
-    """All rounds in order: passes as planned (priming first), each with its repeats behind it."""
+    """All rounds in order: passes as planned (priming and scoring first), each with its repeats behind it."""
     trials = whole_plan(plan, extras).trials
     found: list[Round] = []
     for number in dict.fromkeys(trial.pass_number for trial in trials):
@@ -116,7 +116,7 @@ def _note(attempt: int, first: int, recorded: int, on_disk: int) -> str | None:
 
 def pass_just_ended(records: Sequence[TrialRecord], tasks: Sequence[Task], extras: Sequence[Extra]) -> int | None:
     """Number of the pass that is complete now and about which nothing has been decided yet; else None."""
-    counted = [record for record in records if not record.priming]
+    counted = [record for record in records if record.counted]
     if not counted or any(extra.after >= len(counted) for extra in extras):
         return None
     last = counted[-1].pass_number

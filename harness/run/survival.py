@@ -144,7 +144,7 @@ def next_probe(
 
 def _start(arm: str, records: Sequence[TrialRecord]) -> int:
     """The limit that this arm had last; else its largest peak without a limit, and a tenth; else `FIRST`."""
-    own = [record for record in records if record.arm == arm and record.probe_limit_bytes is None]
+    own = [r for r in records if r.arm == arm and r.probe_limit_bytes is None and not r.scoring]
     limits = [record.survival.upper for record in own if record.survival and record.survival.upper]
     if limits:
         return limits[-1]

@@ -291,6 +291,7 @@ class _Trial:
             position=planned.position,
             attempt=request.attempt,
             priming=planned.priming,
+            scoring=planned.scoring,
             started_at=self.started_at,
             began=self.began,
             ended=ended,

@@ -1,143 +1,39 @@
 """Do two runs of one experiment agree? Judged by their within-host ratios, never by their absolute numbers.
 
-For each pair and metric: delta = d2 - d1, the difference of the two log ratios, with Welch-Satterthwaite degrees of
-freedom. `confirmed` asks for equivalence of the two ratios inside the stated margin, and nothing less will do: "the
-same verdict and inside the prediction interval" lets a true shift of 1 % through 86 % of the time at 1 % noise and 5
-passes. Overlap of two intervals is not a test of agreement.
+For each pair and metric: delta = d2 - d1, the difference of the two log ratios (`agreement_rule`). Before any number is
+looked at, three things may forbid to compare: records that are not what was measured, trials that both runs share, and
+items of the comparison key that differ and bear on the metric.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from math import exp, hypot, inf, log, log1p
 from typing import Any
 
-from harness.experiment.types import Experiment
+from harness.experiment.types import Claim, ClaimKind
+from harness.metrics import Kind, Metric
 from harness.records import TrialRecord
-from harness.verdict.types import Code, Estimate, Interval, Judgement, PairVerdict, Refused, Unknown
+from harness.verdict.agreed import Agreed, Agreement, ClaimAgreement, Difference, Fact, Key, PairAgreement, RunEvidence
+from harness.verdict.agreement_rule import judge_difference, judge_exact, judge_windows
+from harness.verdict.types import Code, Interval, Judgement, PairVerdict, Refused, Unknown
 
-
-class Agreed(StrEnum):
-    """How two runs stand to each other on one pair and metric."""
-
-    CONFIRMED = "confirmed"
-    IMPRECISE = "consistent_but_imprecise"
-    CONTRADICTED = "contradicted"
-    NOT_COMPARABLE = "not_comparable"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairAgreement:
-    """One pair on one metric in two runs. `ratios`: a/b in each. `difference`: 95 % interval of delta, the second
-    log ratio less the first (0: the same), or why there is none.
-    """
-
-    metric: str
-    a: str
-    b: str
-    agreement: Agreed
-    ratios: tuple[float | Unknown, float | Unknown]
-    difference: Interval | Unknown
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClaimAgreement:
-    """One claim in two runs. `verdicts`: as each run judged it."""
-
-    id: str
-    agreement: Agreed
-    verdicts: tuple[str, str]
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """The comparison key of two runs: what must be equal for their ratios to be compared. `differs`: each item that
-    is not, with both values, as a sentence.
-    """
-
-    differs: tuple[str, ...]
-
-    @property
-    def equal(self) -> bool:
-        """Nothing in the key differs."""
-        return not self.differs
-
-
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """What two runs say of each other."""
-
-    verdicts: tuple[PairAgreement, ...]
-    claims: tuple[ClaimAgreement, ...]
-    key: Key
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunEvidence:
-    """One run as agreement needs it. `key`: facts that must be equal in both runs, JSON values by name (experiment
-    identity, engine and plugin versions, model digest, threads, instruction sets used, KV bytes, huge pages).
-    """
-
-    experiment: Experiment
-    records: Sequence[TrialRecord]
-    judgement: Judgement
-    key: Mapping[str, Any]
-
+__all__ = [
+    "DEFAULT_MARGIN",
+    "Agreed",
+    "Agreement",
+    "ClaimAgreement",
+    "Key",
+    "PairAgreement",
+    "RunEvidence",
+    "agree",
+    "as_json",
+    "compare_keys",
+    "judge_difference",
+]
 
 #: Margin where the experiment states none for a metric: agreement cannot do without one. The sentence names it.
 DEFAULT_MARGIN = 0.02
-
-
-def agree(first: RunEvidence, second: RunEvidence, *, default_margin: float = DEFAULT_MARGIN) -> Agreement:
-    """Judge two runs of one experiment against each other. `default_margin`: where the experiment states none."""
-    key = compare_keys(first, second)
-    same = _same_trials(first.records, second.records)
-    seen = {(v.metric.name, frozenset((v.a, v.b))): v for v in second.judgement.verdicts}
-    verdicts = []
-    for verdict in first.judgement.verdicts:
-        other = seen.get((verdict.metric.name, frozenset((verdict.a, verdict.b))))
-        margin = first.experiment.margins.get(verdict.metric.name, default_margin)
-        verdicts.append(_pair(verdict, other, margin, _barrier(key, same)))
-    return Agreement(
-        verdicts=tuple(verdicts), claims=tuple(_claim(first.judgement, second.judgement, _barrier(key, same))), key=key
-    )
-
-
-def compare_keys(first: RunEvidence, second: RunEvidence) -> Key:
-    """What differs between the two runs' comparison keys. A fact that only one run knows is a difference."""
-    one = {"experiment": first.experiment.identity, **first.key}
-    two = {"experiment": second.experiment.identity, **second.key}
-    names = sorted(one.keys() | two.keys())
-    return Key(
-        differs=tuple(
-            f"{name}: {one.get(name, 'not recorded')} against {two.get(name, 'not recorded')}"
-            for name in names
-            if name not in one or name not in two or one[name] != two[name]
-        )
-    )
-
-
-def _same_trials(first: Sequence[TrialRecord], second: Sequence[TrialRecord]) -> bool:
-    """Any trial that stands in both runs, by its digest (or whole, where it carries none)."""
-    one = {record.digest for record in first if record.digest}
-    two = {record.digest for record in second if record.digest}
-    if one or two:
-        return bool(one & two)
-    return bool(first) and list(first) == list(second)
-
-
-def _barrier(key: Key, same: bool) -> str | None:
-    """Why nothing at all can be compared; None if it can."""
-    if same:
-        return "both runs hold the same trials: there is no second piece of evidence"
-    if not key.equal:
-        return "the comparison key differs: " + "; ".join(key.differs)
-    return None
-
 
 #: Refusals that leave a run's ratio standing; any other voids it, and nothing can be said by it.
 _BEARABLE = frozenset(
@@ -152,28 +48,139 @@ _BEARABLE = frozenset(
 )
 
 
-def _pair(first: PairVerdict, second: PairVerdict | None, margin: float, barrier: str | None) -> PairAgreement:
-    ratio = _turned_ratio(first, second)
-    found: tuple[Agreed, Interval | Unknown, str]
-    void = barrier or _void(first, "first") or (_void(second, "second") if second is not None else None)
-    if second is None:
-        found = Agreed.NOT_COMPARABLE, Unknown("no verdict"), "the second run has no verdict on this pair and metric"
-    elif void is not None:
-        found = Agreed.NOT_COMPARABLE, Unknown(void), void
-    elif Code.TOO_FEW_PASSES in (*first.codes, *second.codes):
-        why = "a run has too few complete passes to confirm or contradict anything"
-        found = Agreed.IMPRECISE, Unknown(why), why
-    else:
-        found = _judge(first, second, margin)
-    return PairAgreement(
-        metric=first.metric.name,
-        a=first.a,
-        b=first.b,
-        agreement=found[0],
-        ratios=(first.ratio, ratio),
-        difference=found[1],
-        why=found[2],
+@dataclass(frozen=True)
+class _Barrier:
+    """What forbids to compare. `whole`: why nothing at all can be; None if something can."""
+
+    whole: str | None
+    key: Key
+
+    def on(self, metric: Metric) -> str | None:
+        """Why that metric cannot be compared; None if it can."""
+        if self.whole is not None:
+            return self.whole
+        differs = self.key.on(metric)
+        return f"the comparison key differs: {'; '.join(differs)}" if differs else None
+
+
+@dataclass(frozen=True)
+class _Two:
+    """Two runs and what forbids to compare them. `margin`: where the experiment states none."""
+
+    first: RunEvidence
+    second: RunEvidence
+    barrier: _Barrier
+    margin: float
+
+
+def agree(first: RunEvidence, second: RunEvidence, *, default_margin: float = DEFAULT_MARGIN) -> Agreement:
+    """Judge two runs of one experiment against each other. `default_margin`: where the experiment states none."""
+    key = compare_keys(first, second)
+    problems = tuple(_problems(first, second))
+    two = _Two(first, second, _Barrier(_whole(first, second, problems), key), default_margin)
+    seen = {(v.metric.name, frozenset((v.a, v.b))): v for v in second.judgement.verdicts}
+    return Agreement(
+        verdicts=tuple(
+            _pair(v, seen.get((v.metric.name, frozenset((v.a, v.b)))), two) for v in first.judgement.verdicts
+        ),
+        claims=tuple(_claim(claim, two) for claim in first.experiment.claims),
+        key=key,
+        problems=problems,
+        names=(first.name, second.name),
     )
+
+
+def compare_keys(first: RunEvidence, second: RunEvidence) -> Key:
+    """What differs between the two runs' comparison keys. A fact that only one run knows is a difference."""
+    one, two = ({"experiment": Fact(run.experiment.identity), **run.key} for run in (first, second))
+    return Key(found=tuple(filter(None, (_difference(name, one, two) for name in sorted(one.keys() | two.keys())))))
+
+
+def _difference(name: str, one: dict[str, Any], two: dict[str, Any]) -> Difference | None:
+    here, there = (_fact(side[name]) if name in side else None for side in (one, two))
+    if here is not None and there is not None and here.value == there.value:
+        return None
+    bears = (here or there or Fact(None)).bears
+    return Difference(f"{name}: {_shown(here, there)} against {_shown(there, here)}", bears)
+
+
+def _fact(value: Any) -> Fact:
+    return value if isinstance(value, Fact) else Fact(value)
+
+
+def _shown(fact: Fact | None, other: Fact | None) -> str:
+    """A value; of two long lists only what the other lacks."""
+    if fact is None or fact.value is None:
+        return "not recorded"
+    if isinstance(fact.value, list) and other is not None and isinstance(other.value, list):
+        only = [item for item in fact.value if item not in other.value]
+        return f"{', '.join(map(str, only))} more" if only else "nothing more"
+    text = str(fact.value)
+    return f"{text[:12]}..." if len(text) == 64 and " " not in text else text
+
+
+def _problems(first: RunEvidence, second: RunEvidence) -> Iterator[str]:
+    for run, word in ((first, "first"), (second, "second")):
+        name = f"the {word} run" + (f" ({run.name})" if run.name else "")
+        yield from (f"{name}: {problem}" for problem in run.problems)
+
+
+def _whole(first: RunEvidence, second: RunEvidence, problems: Sequence[str]) -> str | None:
+    """Why nothing at all can be compared."""
+    if problems:
+        return "no evidence: " + "; ".join(problems)
+    if _same_trials(first.records, second.records):
+        return "both runs hold the same trials: there is no second piece of evidence"
+    return None
+
+
+def _same_trials(first: Sequence[TrialRecord], second: Sequence[TrialRecord]) -> bool:
+    """Any trial that stands in both runs, by its digest (or whole, where it carries none)."""
+    one = {record.digest for record in first if record.digest}
+    two = {record.digest for record in second if record.digest}
+    if one or two:
+        return bool(one & two)
+    return bool(first) and list(first) == list(second)
+
+
+_Found = tuple[Agreed, Interval | Unknown, str]
+
+
+def _pair(one: PairVerdict, other: PairVerdict | None, two: _Two) -> PairAgreement:
+    agreement, difference, why = _found(one, other, two)
+    return PairAgreement(
+        metric=one.metric.name,
+        a=one.a,
+        b=one.b,
+        agreement=agreement,
+        ratios=(one.ratio, _turned_ratio(one, other)),
+        difference=difference,
+        why=why,
+    )
+
+
+def _found(one: PairVerdict, other: PairVerdict | None, two: _Two) -> _Found:
+    forbidden = two.barrier.on(one.metric)
+    if other is None:
+        return _not_comparable(forbidden or "the second run has no verdict on this pair and metric")
+    if void := forbidden or _void(one, "first") or _void(other, "second"):
+        return _not_comparable(void)
+    stated = two.first.experiment.margins.get(one.metric.name)
+    if one.metric.kind is Kind.EXACT:
+        return _exact(one, two.first.judgement, two.second.judgement, stated)
+    if Code.TOO_FEW_PASSES in (*one.codes, *other.codes):
+        why = "a run has too few complete passes to confirm or contradict anything"
+        return Agreed.IMPRECISE, Unknown(why), why
+    margin = two.margin if stated is None else stated
+    arms = sum(one.metric.name in arm.metrics for arm in two.first.judgement.arms.values())
+    pairs = max(arms * (arms - 1) // 2, 1)
+    if one.metric.kind is Kind.WINDOWED:
+        return _windows(one, two, margin, pairs)
+    return _sampled(one, other, margin, pairs)
+
+
+def _not_comparable(why: str) -> _Found:
+    return Agreed.NOT_COMPARABLE, Unknown(why), why
 
 
 def _void(verdict: PairVerdict, name: str) -> str | None:
@@ -192,81 +199,70 @@ def _turned_ratio(first: PairVerdict, second: PairVerdict | None) -> float | Unk
     return 1 / second.ratio
 
 
-def _judge(first: PairVerdict, second: PairVerdict, margin: float) -> tuple[Agreed, Interval | Unknown, str]:
-    if isinstance(first.estimate, Unknown) or isinstance(second.estimate, Unknown):
-        return _judge_exact(first, second, margin)
-    one, two = first.estimate, second.estimate
-    delta = (two.log_ratio if first.a == second.a else -two.log_ratio) - one.log_ratio
-    return judge_difference(delta, one, two, margin)
+def _sampled(one: PairVerdict, two: PairVerdict, margin: float, pairs: int) -> _Found:
+    if isinstance(one.estimate, Unknown) or isinstance(two.estimate, Unknown):
+        return _not_comparable("one of the runs has no interval for this pair")
+    turned = two.estimate.log_ratio if one.a == two.a else -two.estimate.log_ratio
+    return judge_difference(turned - one.estimate.log_ratio, one.estimate, two.estimate, margin, pairs=pairs)
 
 
-def judge_difference(delta: float, one: Estimate, two: Estimate, margin: float) -> tuple[Agreed, Interval, str]:
-    """The verdict on `delta` = d2 - d1 in logs, every test at 5 %: `confirmed` by two one-sided tests inside a margin,
-    `contradicted` where the 95 % interval excludes 0 and a one-sided test puts the difference beyond the margin. An
-    estimate beyond it would not do: a true shift of 1 % would be contradicted at a margin of 2 % in 7 to 12 % of pairs
-    of runs at 1 % noise, and one of 2 % in half of them.
-    """
-    from harness.verdict.quantiles import student_t
+def _windows(verdict: PairVerdict, two: _Two, margin: float, pairs: int) -> _Found:
+    from harness.verdict.cells import collect, collect_scorings
+    from harness.verdict.repeatable import window_ratios
 
-    error = hypot(one.standard_error, two.standard_error)
-    df = _welch_df(one, two)
-    narrow, wide = (float(student_t(df, p)) * error for p in (0.95, 0.975))
-    room = log1p(margin)
-    interval = Interval(delta - wide, delta + wide, 0.95, "difference of two log ratios, Welch-Satterthwaite")
-    shown = (
-        f"the second ratio is {exp(delta):.4g} times the first"
-        f" ({Interval(exp(interval.low), exp(interval.high), interval.level, interval.method).words})"
-    )
-    if abs(delta) + narrow < room:
-        return Agreed.CONFIRMED, interval, f"{shown}: equivalent inside the margin of {margin:.3g}"
-    if abs(delta) > wide and abs(delta) - narrow > room:
-        why = f"{shown}: not 1, and beyond the margin of {margin:.3g}; on another host this may be a real interaction"
-        return Agreed.CONTRADICTED, interval, why
-    return Agreed.IMPRECISE, interval, f"{shown}: neither equivalent inside {margin:.3g} nor apart beyond it"
+    found = []
+    for run in (two.first, two.second):
+        chosen = collect_scorings if run.experiment.scored_apart else collect
+        cells = chosen(run.experiment, run.records)
+        arms = (cells.values(arm, verdict.metric.name) for arm in (verdict.a, verdict.b))
+        found.append(window_ratios(verdict.a, verdict.b, *arms))
+    here, there = found
+    if isinstance(here, Unknown) or isinstance(there, Unknown):
+        return _not_comparable(next(side.why for side in (here, there) if isinstance(side, Unknown)))
+    if len(here) != len(there):
+        return _not_comparable(f"{len(here)} windows against {len(there)}: not the same text")
+    return judge_windows(here, there, margin, pairs=pairs)
 
 
-def _welch_df(one: Estimate, two: Estimate) -> float:
-    u, v = one.standard_error**2, two.standard_error**2
-    if u + v == 0:
-        return inf
-    return (u + v) ** 2 / (u**2 / one.df + v**2 / two.df)
+def _exact(verdict: PairVerdict, first: Judgement, second: Judgement, margin: float | None) -> _Found:
+    name, arms = verdict.metric.name, (verdict.a, verdict.b)
+    if any(name not in run.arms[arm].metrics for run in (first, second) for arm in arms):
+        return _not_comparable("an arm has no value of this exact metric in one of the runs")
+    one, two = ([run.arms[arm].metrics[name].median for arm in arms] for run in (first, second))
+    return judge_exact(one, two, verdict.metric.resolution or 0.0, margin)
 
 
-def _judge_exact(first: PairVerdict, second: PairVerdict, margin: float) -> tuple[Agreed, Interval | Unknown, str]:
-    """Exact metrics: the ratios agree inside the margin or they do not; there is no noise to be imprecise about."""
-    exact = all(isinstance(v.interval, Unknown) and v.interval.why == "exact" for v in (first, second))
-    ratio = _turned_ratio(first, second)
-    if not exact or isinstance(first.ratio, Unknown) or isinstance(ratio, Unknown):
-        return Agreed.NOT_COMPARABLE, Unknown("no interval"), "one of the runs has no interval for this pair"
-    delta = log(ratio) - log(first.ratio)
-    inside = abs(delta) < log1p(margin)
-    where = "inside" if inside else "beyond"
-    return (
-        Agreed.CONFIRMED if inside else Agreed.CONTRADICTED,
-        Interval(delta, delta, 1.0, "exact"),
-        f"the second ratio is {exp(delta):.6g} times the first, {where} the margin of {margin:.3g}",
-    )
-
-
-def _claim(first: Judgement, second: Judgement, barrier: str | None) -> list[ClaimAgreement]:
+def _claim(claim: Claim, two: _Two) -> ClaimAgreement:
     """A claim is confirmed if both runs judge it alike and decidedly, contradicted if one supports what the other
     contradicts; an undecided one is imprecise.
     """
-    others = {claim.id: claim for claim in second.claims}
-    found = []
-    for claim in first.claims:
-        other = others.get(claim.id)
-        pair = (claim.verdict.value, other.verdict.value if other is not None else "not_comparable")
-        if barrier is not None or "not_comparable" in pair:
-            agreement, why = Agreed.NOT_COMPARABLE, barrier or "a run could not judge this claim"
-        elif "undecided" in pair:
-            agreement, why = Agreed.IMPRECISE, "a run left this claim undecided"
-        elif pair[0] == pair[1]:
-            agreement, why = Agreed.CONFIRMED, f"both runs judge it {pair[0]}"
-        else:
-            agreement, why = Agreed.CONTRADICTED, f"the first run judges it {pair[0]}, the second {pair[1]}"
-        found.append(ClaimAgreement(id=claim.id, agreement=agreement, verdicts=pair, why=why))
-    return found
+    pair = (_judged(claim, two.first), _judged(claim, two.second))
+    metric = next((metric for metric in two.first.experiment.metrics if metric.name == claim.metric), None)
+    forbidden = two.barrier.whole if metric is None else two.barrier.on(metric)
+    forbidden = forbidden or _absolute(claim, metric, two)
+    if forbidden is not None or "not_comparable" in pair:
+        agreement, why = Agreed.NOT_COMPARABLE, forbidden or "a run could not judge this claim"
+    elif "undecided" in pair:
+        agreement, why = Agreed.IMPRECISE, "a run left this claim undecided"
+    elif pair[0] == pair[1]:
+        agreement, why = Agreed.CONFIRMED, f"both runs judge it {pair[0]}"
+    else:
+        agreement, why = Agreed.CONTRADICTED, f"the first run judges it {pair[0]}, the second {pair[1]}"
+    return ClaimAgreement(id=claim.id, agreement=agreement, verdicts=pair, why=why)
+
+
+def _judged(claim: Claim, run: RunEvidence) -> str:
+    """How that run judged the claim; `not_comparable` where it has no such claim."""
+    return next((found.verdict.value for found in run.judgement.claims if found.id == claim.id), "not_comparable")
+
+
+def _absolute(claim: Claim, metric: Metric | None, two: _Two) -> str | None:
+    """A difference in seconds or tokens per second is an absolute number of its host; one in bytes is not."""
+    if claim.kind is not ClaimKind.DIFFERENCE or metric is None or metric.kind is Kind.EXACT or metric.unit == "B":
+        return None
+    if two.first.host == two.second.host:
+        return None
+    return f"the claim states a difference in {metric.unit}: absolute figures are never compared across hosts"
 
 
 def as_json(agreement: Agreement) -> dict[str, Any]:
@@ -291,4 +287,5 @@ def as_json(agreement: Agreement) -> dict[str, Any]:
             for claim in agreement.claims
         ],
         "key": {"equal": agreement.key.equal, "differs": list(agreement.key.differs)},
+        "problems": list(agreement.problems),
     }

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.experiment.types import Experiment
-from harness.records import Reason, TrialRecord, Value
+from harness.records import Reason, TrialRecord, Value, as_passes
 from harness.verdict.types import FailureRow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
     """The trials that count, by arm and pass. `passes`: planned and recorded, in order. `work`: per arm, each fact its
-    usable trials reported, as the set of what they said. `complete`: every arm has a trial in every pass.
+    usable trials reported, as the set of what they said. `complete`: every arm has a trial in every pass. `sweep`: what
+    a reader calls a pass of these: trials of their own for quality are `scoring` 1, 2, ...
     """
 
     passes: tuple[int, ...]
@@ -27,6 +28,17 @@ class Cells:
     failures: tuple[FailureRow, ...]
     work: Mapping[str, Mapping[str, frozenset[str]]]
     complete: bool
+    sweep: str = "pass"
+
+    def in_sweeps(self, numbers: Iterable[int]) -> str:
+        """As a sentence says it: `pass 3`, `passes 1, 4`, `scorings 1, 2`."""
+        listed = sorted(set(numbers))
+        return f"{self.sweep if len(listed) == 1 else self.sweeps} {', '.join(map(str, listed))}"
+
+    @property
+    def sweeps(self) -> str:
+        """Plural of `sweep`."""
+        return "passes" if self.sweep == "pass" else f"{self.sweep}s"
 
     def values(self, arm: str, metric: str) -> dict[int, Value]:
         """The metric's values of that arm by pass, over usable trials that have one."""
@@ -47,6 +59,7 @@ def collect(experiment: Experiment, records: Sequence[TrialRecord]) -> Cells:
     chosen = counted_trials(experiment, records)
     judged = {arm: {number: cells[arm] for number, cells in chosen.items() if arm in cells} for arm in names}
     counted = {record.trial for cells in chosen.values() for record in cells.values()}
+    counted |= {record.trial for record in latest_scorings(records)}
     return Cells(
         passes=tuple(chosen),
         judged=judged,
@@ -60,12 +73,29 @@ def collect(experiment: Experiment, records: Sequence[TrialRecord]) -> Cells:
     )
 
 
+def collect_scorings(experiment: Experiment, records: Sequence[TrialRecord]) -> Cells:
+    """Choose the counted trials of their own for quality; the how manieth of its arm stands for the pass. An arm that
+    is meant to fail has none.
+    """
+    sound = tuple(arm for arm in experiment.arms if arm.expect.failure is None)
+    asked = replace(experiment, passes=experiment.scorings, arms=sound)
+    found = collect(asked, as_passes(records))
+    absent = {arm: found.judged.get(arm, {}) for arm in experiment.names}
+    return replace(
+        found,
+        sweep="scoring",
+        judged=absent,
+        work={arm: found.work.get(arm, {}) for arm in experiment.names},
+        failures=(),
+    )
+
+
 def counted_trials(experiment: Experiment, records: Iterable[TrialRecord]) -> dict[int, dict[str, TrialRecord]]:
     """The one trial that counts, by pass (planned and recorded, in order) and arm. Verdicts and figures ask here."""
     names = experiment.names
     by_pass: dict[int, list[TrialRecord]] = {number: [] for number in range(1, experiment.passes + 1)}
     for record in records:
-        if not record.priming and record.arm in names:
+        if record.counted and record.arm in names:
             by_pass.setdefault(record.pass_number, []).append(record)
     return {number: choose(by_pass[number], len(names)) for number in sorted(by_pass)}
 
@@ -87,6 +117,11 @@ def choose(records: Iterable[TrialRecord], arms: int) -> dict[str, TrialRecord]:
     return current if whole or not complete else complete
 
 
+def latest_scorings(records: Iterable[TrialRecord]) -> Iterable[TrialRecord]:
+    """The last attempt at each trial of its own for quality."""
+    return {record.planned: record for record in records if record.scoring}.values()
+
+
 def is_interrupted(record: TrialRecord) -> bool:
     """The trial was cut short from outside: it says nothing of its arm and is always run again."""
     return record.failure is not None and record.failure.reason is Reason.INTERRUPTED
@@ -101,6 +136,7 @@ def _row(record: TrialRecord, counted: set[int]) -> FailureRow:
         evidence=record.failure.evidence,
         expected=record.expected,
         replaced=not record.priming and record.trial not in counted,
+        scoring=record.scoring,
     )
 
 

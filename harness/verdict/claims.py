@@ -32,9 +32,9 @@ HARMLESS = frozenset({Code.SPREADS_OVERLAP, Code.INTERVAL_CONTAINS_ONE, Code.WIT
 
 def judge_claim(claim: Claim, verdicts: Sequence[PairVerdict], host: Mapping[str, Any]) -> JudgedClaim:
     """Judge one claim against the verdict of its pair."""
-    lacking = _lacking(claim.host, host)
-    if lacking is not None:
-        return JudgedClaim(id=claim.id, verdict=ClaimVerdict.NOT_COMPARABLE, why=lacking)
+    absent = lacking(claim.host, host)
+    if absent is not None:
+        return JudgedClaim(id=claim.id, verdict=ClaimVerdict.NOT_COMPARABLE, why=absent)
     names = {claim.arm, claim.versus}
     verdict = next((v for v in verdicts if v.metric.name == claim.metric and {v.a, v.b} == names), None)
     if verdict is None:
@@ -108,7 +108,7 @@ def _turned_difference(found: Interval | Unknown, forward: bool) -> Interval | U
     return Interval(-found.high, -found.low, found.level, found.method)
 
 
-def _lacking(conditions: Mapping[str, Any], host: Mapping[str, Any]) -> str | None:
+def lacking(conditions: Mapping[str, Any], host: Mapping[str, Any]) -> str | None:
     """Why this host cannot judge a claim with these conditions; None if it can."""
     for key, wanted in conditions.items():
         if key in {"isa", "cpu_flags"}:

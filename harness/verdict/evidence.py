@@ -8,7 +8,7 @@ from statistics import median
 from harness.metrics import Kind
 from harness.records import Reason, TrialRecord
 from harness.units import format_quantity
-from harness.verdict.sides import Pair, in_passes
+from harness.verdict.sides import Pair
 from harness.verdict.types import Code, Refusal, Unknown
 
 
@@ -20,7 +20,7 @@ def metric_missing(pair: Pair) -> Iterable[Refusal]:
             meant = pair.experiment.arm(side.arm).expect.failure is not None
             yield Refusal(
                 Code.METRIC_MISSING,
-                f"{side.arm} has no value of {pair.metric.name} in any of {planned} passes"
+                f"{side.arm} has no value of {pair.metric.name} in any of {planned} {pair.cells.sweeps}"
                 + (": it is meant to fail" if meant else ""),
                 "nothing to compare: an arm that is meant to fail is a result of its own"
                 if meant
@@ -29,8 +29,8 @@ def metric_missing(pair: Pair) -> Iterable[Refusal]:
         elif side.blank:
             yield Refusal(
                 Code.METRIC_MISSING,
-                f"{side.arm} has {pair.metric.name} in {len(side.values)} of {planned} passes; none in"
-                f" {in_passes(side.blank)}",
+                f"{side.arm} has {pair.metric.name} in {len(side.values)} of {planned} {pair.cells.sweeps}; none in"
+                f" {pair.cells.in_sweeps(side.blank)}",
                 "find out from the trial's record why the value is missing, then run those passes again",
             )
 
@@ -44,11 +44,12 @@ def failures(pair: Pair) -> Iterable[Refusal]:
             code = Code.DISTURBED if reason is Reason.DISTURBED else Code.FAILED_TRIALS
             lost.setdefault(code, []).append((record.pass_number, str(reason)))
         for code, trials in lost.items():
+            where = pair.cells.in_sweeps(number for number, _ in trials)
             yield Refusal(
                 code,
-                f"{side.arm} has usable values in {len(side.values)} of {len(pair.cells.passes)} passes:"
+                f"{side.arm} has usable values in {len(side.values)} of {len(pair.cells.passes)} {pair.cells.sweeps}:"
                 f" {len(trials)} {'disturbed' if code is Code.DISTURBED else 'failed'}"
-                f" ({', '.join(sorted({reason for _, reason in trials}))}) in {in_passes(n for n, _ in trials)}",
+                f" ({', '.join(sorted({reason for _, reason in trials}))}) in {where}",
                 "set `repeat_passes` so that the whole pass is run again, or remove the cause and run again",
             )
 

@@ -45,6 +45,17 @@ def bimodal(arm: str, found: Modes | None, log_ratio: float) -> str | None:
     )
 
 
+def repeats(arm: str, metric: Metric, values: Mapping[int, Value]) -> str | None:
+    """A sentence if repeats of what repeats exactly on one host and build differ: all figures of it are in doubt."""
+    if metric.kind is not Kind.WINDOWED or len({(cell.value, cell.series) for cell in values.values()}) < 2:
+        return None
+    found = [cell.value for cell in values.values()]
+    return (
+        f"{arm}, {metric.name}: {len(found)} trials over the same text gave {min(found):.8g} to {max(found):.8g}; it"
+        " should repeat to the last digit on one host and build, and no interval here holds that difference"
+    )
+
+
 def trend(arm: str, metric: Metric, values: Mapping[int, Value]) -> str | None:
     """A sentence if first and last thirds of the iterations inside trials differ beyond the arm's spread."""
     if metric.kind is not Kind.SAMPLED:

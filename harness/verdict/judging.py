@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from math import exp
 from typing import Any
@@ -11,7 +12,7 @@ from harness.experiment.types import ClaimKind, Experiment
 from harness.metrics import Kind, Metric
 from harness.records import TrialRecord, Value
 from harness.verdict import gates
-from harness.verdict.cells import Cells, collect
+from harness.verdict.cells import Cells, collect, collect_scorings
 from harness.verdict.claims import judge_claim
 from harness.verdict.compare import Field, sampled
 from harness.verdict.outcomes import pair_verdict
@@ -25,14 +26,18 @@ from harness.verdict.types import Code, Interval, Judgement, PairVerdict, Positi
 def judge(experiment: Experiment, records: Sequence[TrialRecord], host: Mapping[str, Any]) -> Judgement:
     """Judge one run: see `harness.verdict.judge`."""
     cells = collect(experiment, records)
+    apart = collect_scorings(experiment, records) if experiment.scored_apart else cells
+    cells = replace(cells, complete=cells.complete and apart.complete)
+    of = {metric.name: apart if metric.kind is Kind.WINDOWED else cells for metric in experiment.metrics}
     verdicts: list[PairVerdict] = []
     groups: dict[str, tuple[tuple[str, ...], ...]] = {}
     positions: dict[str, PositionEffect | Unknown] = {}
     values = {
-        metric.name: {arm: cells.values(arm, metric.name) for arm in experiment.names} for metric in experiment.metrics
+        metric.name: {arm: of[metric.name].values(arm, metric.name) for arm in experiment.names}
+        for metric in experiment.metrics
     }
     for metric in experiment.metrics:
-        found, positions[metric.name] = _judge_metric(experiment, cells, metric, values[metric.name])
+        found, positions[metric.name] = _judge_metric(experiment, of[metric.name], metric, values[metric.name])
         verdicts += found
         groups[metric.name] = tie_groups([arm for arm in experiment.names if values[metric.name][arm]], found)
     return Judgement(

@@ -10,7 +10,7 @@ from harness.metrics import Better, Kind
 from harness.verdict import flags
 from harness.verdict.claims import HARMLESS
 from harness.verdict.compare import Comparison
-from harness.verdict.repeatable import Exact
+from harness.verdict.repeatable import Exact, window_means
 from harness.verdict.sides import Pair
 from harness.verdict.types import (
     Code,
@@ -128,6 +128,11 @@ def _plain_ratio(pair: Pair) -> float | Unknown:
 
 def _within(pair: Pair) -> Within:
     x, y = pair.x.values, pair.y.values
+    if pair.metric.kind is Kind.WINDOWED:
+        a, b = window_means(pair.a, x), window_means(pair.b, y)
+        if isinstance(a, Unknown) or isinstance(b, Unknown) or len(a) != len(b):
+            return Within(a_better=0, passes=0)
+        return Within(a_better=sum(mine < other for mine, other in zip(a, b, strict=True)), passes=len(a))
     if pair.metric.better is Better.LOWER:
         return Within(a_better=sum(x[n].value < y[n].value for n in pair.common), passes=len(pair.common))
     return Within(a_better=sum(x[n].value > y[n].value for n in pair.common), passes=len(pair.common))
@@ -137,7 +142,7 @@ def _pair_notes(pair: Pair, log_ratio: float) -> tuple[str, ...]:
     notes = []
     planned = len(pair.cells.passes)
     if len(pair.common) < planned:
-        notes.append(f"{len(pair.common)} of {planned} passes are complete for this pair")
+        notes.append(f"{len(pair.common)} of {planned} {pair.cells.sweeps} are complete for this pair")
     if isinstance(pair.comparison, Comparison) and pair.metric.kind is not Kind.WINDOWED:
         least = min(pair.x.low, pair.y.low)
         blur = log1p((pair.metric.resolution or 0.0) / least) if least > 0 else 0.0  # modes closer than this are none

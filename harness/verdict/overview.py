@@ -16,18 +16,21 @@ from harness.verdict.types import ArmSummary, Code, Interval, PairVerdict, Summa
 def arm_summary(
     experiment: Experiment, cells: Cells, arm: str, values: Mapping[str, Mapping[str, Mapping[int, Value]]]
 ) -> ArmSummary:
-    """Medians, spreads and trends of one arm. `values`: of every metric, by arm and pass."""
+    """Medians, spreads and warnings of one arm. `values`: of every metric, by arm and pass."""
     judged = cells.judged[arm].values()
     metrics = {name: _summary(by_arm[arm]) for name, by_arm in values.items() if by_arm[arm]}
-    trends = (
-        flags.trend(arm, metric, values[metric.name][arm]) for metric in experiment.metrics if values[metric.name][arm]
+    warnings = (
+        flag(arm, metric, values[metric.name][arm])
+        for metric in experiment.metrics
+        for flag in (flags.trend, flags.repeats)
+        if values[metric.name][arm]
     )
     return ArmSummary(
         name=arm,
         ok=sum(record.failure is None or record.expected for record in judged),
         failed=sum(record.failure is not None and not record.expected for record in judged),
         metrics=metrics,
-        flags=tuple(flag for flag in trends if flag),
+        flags=tuple(flag for flag in warnings if flag),
     )
 
 

@@ -50,7 +50,7 @@ def more_passes(
     more the budget allows.
     """
     precision = experiment.precision
-    done = max((record.pass_number for record in records if not record.priming), default=0)
+    done = max((record.pass_number for record in records if record.counted), default=0)
     if precision is None:
         return Decision(more=0, stop=Stop.AS_PLANNED, why=f"{done} passes ran as planned; no precision was asked for")
     if done < experiment.passes:
@@ -101,11 +101,11 @@ def passes_to_repeat(experiment: Experiment, records: Sequence[TrialRecord]) -> 
     as a whole: each up to `repeat_passes` times. An interrupted trial is for resuming, not for this.
     """
     found = []
-    for number in sorted({record.pass_number for record in records if not record.priming}):
+    for number in sorted({record.pass_number for record in records if record.counted}):
         attempts: dict[str, list[TrialRecord]] = {name: [] for name in experiment.names}
         for record in records:
             stopped = record.failure is not None and record.failure.reason is Reason.INTERRUPTED
-            if record.pass_number == number and not record.priming and record.arm in attempts and not stopped:
+            if record.pass_number == number and record.counted and record.arm in attempts and not stopped:
                 attempts[record.arm].append(record)
         whole = min(map(len, attempts.values()))
         latest = [max(tries, key=lambda record: record.trial) for tries in attempts.values() if tries]

@@ -1,7 +1,8 @@
 """Metrics that repeat: exact ones are compared exactly; perplexity is paired over the same text windows.
 
 Repeats of either give no error bar, so the number of passes does not matter. For perplexity the windows are the
-replicates: half widths are Student t over windows, Bonferroni over all pairs.
+replicates: half widths are Student t over windows, Bonferroni over all pairs. A window's own difficulty, which moves
+its log-likelihood by far more than arms do, drops out of the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from harness.verdict import quantiles
 from harness.verdict.compare import MIN_DF, Comparison, Field
 from harness.verdict.types import Unknown
 
-WINDOWS = "negative log-likelihood paired over the same windows, Student t, Bonferroni over all pairs"
+WINDOWS = (
+    "negative log-likelihood per token paired over the same text windows, which are the replicates: Student t,"
+    " Bonferroni over all pairs"
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def windowed(metric: Metric, values: Mapping[str, Mapping[int, Value]]) -> Field
 
     `Value.series` holds one negative log-likelihood per window. Repeats of one arm collapse to their median by window.
     """
-    series = {arm: _series(arm, cells) for arm, cells in values.items()}
+    series = {arm: window_means(arm, cells) for arm, cells in values.items()}
     family = sum(not isinstance(found, Unknown) for found in series.values())
     pairs = max(family * (family - 1) // 2, 1)
     return Field(
@@ -73,7 +77,22 @@ def windowed(metric: Metric, values: Mapping[str, Mapping[int, Value]]) -> Field
     )
 
 
-def _series(arm: str, cells: Mapping[int, Value]) -> tuple[float, ...] | Unknown:
+def window_ratios(a: str, b: str, of_a: Mapping[int, Value], of_b: Mapping[int, Value]) -> tuple[float, ...] | Unknown:
+    """Log ratio a/b of each window: the difference of the two negative log-likelihoods, at least two windows."""
+    one, two = window_means(a, of_a), window_means(b, of_b)
+    if isinstance(one, Unknown):
+        return one
+    if isinstance(two, Unknown):
+        return two
+    if len(one) != len(two):
+        return Unknown(f"{len(one)} windows against {len(two)}: not the same text")
+    if len(one) <= MIN_DF:
+        return Unknown(f"{len(one)} windows are too few for an interval; {MIN_DF + 1} are the least")
+    return tuple(x - y for x, y in zip(one, two, strict=True))
+
+
+def window_means(arm: str, cells: Mapping[int, Value]) -> tuple[float, ...] | Unknown:
+    """Negative log-likelihood per token of each window of one arm, in nats; repeats collapse to their median."""
     kept = [cell.series for cell in cells.values() if cell.series]
     if not kept:
         return Unknown(f"{arm} has no value per window")

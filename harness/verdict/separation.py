@@ -14,7 +14,7 @@ from harness.metrics import Kind
 from harness.records import Value
 from harness.units import format_quantity
 from harness.verdict.compare import MIN_DF, MIN_PASSES, Comparison, fewest_passes
-from harness.verdict.sides import Pair, in_passes
+from harness.verdict.sides import Pair
 from harness.verdict.types import Code, Refusal, Unknown
 
 #: Beyond so many passes a number of passes is no advice.
@@ -38,7 +38,7 @@ def too_few_passes(pair: Pair) -> Iterable[Refusal]:
         if side.unrun:
             yield Refusal(
                 Code.TOO_FEW_PASSES,
-                f"the run is not complete: {side.arm} has no trial in {in_passes(side.unrun)}",
+                f"the run is not complete: {side.arm} has no trial in {pair.cells.in_sweeps(side.unrun)}",
                 "resume the run: it goes on where it stopped",
             )
 

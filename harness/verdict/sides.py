@@ -81,9 +81,3 @@ class Pair:
 
 
 Gate = Callable[[Pair], Iterable[Refusal]]
-
-
-def in_passes(numbers: Iterable[int]) -> str:
-    """Numbers of passes as a sentence says them: `pass 3`, `passes 1, 4`."""
-    listed = sorted(set(numbers))
-    return f"{'pass' if len(listed) == 1 else 'passes'} {', '.join(map(str, listed))}"

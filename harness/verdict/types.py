@@ -110,7 +110,9 @@ class PositionEffect:
 
 @dataclass(frozen=True, kw_only=True)
 class Within:
-    """The passes in which both arms have a usable value: in how many was `a` better."""
+    """The passes in which both arms have a usable value: in how many was `a` better. For a metric with one value per
+    text window, the windows.
+    """
 
     a_better: int
     passes: int
@@ -194,7 +196,9 @@ class JudgedClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRow:
-    """One failed trial as the report lists it. `replaced`: a repetition of its pass stands in its place."""
+    """One failed trial as the report lists it. `replaced`: a repetition of its pass stands in its place. `scoring`: it
+    is a trial of its own for quality, in no pass.
+    """
 
     arm: str
     pass_number: int
@@ -202,6 +206,7 @@ class FailureRow:
     evidence: str
     expected: bool
     replaced: bool = False
+    scoring: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
     python bench_kernel.py RESULTS_DIR [--seconds 0.5] [--shapes out,down] [--rows 1,512]
 
-Five matrix shapes, twelve row counts, three kernels. Each kernel rotates through copies of its own weights that together
-exceed the last-level cache, so that every call finds its weights in memory, as a model's decode step does. In each
-round every kernel runs once, in rotating order: what disturbs the host disturbs all three. Before each shape the
+Five matrix shapes, twelve row counts, three kernels. Each kernel rotates through copies of its own weights that
+together exceed the last-level cache, so that every call finds its weights in memory, as a model's decode step does. In
+each round every kernel runs once, in rotating order: what disturbs the host disturbs all three. Before each shape the
 reading rate and the bf16 peak are measured anew. Writes RESULTS_DIR/<run>/bench.json and prints a table.
 
 The baselines at their best: oneDNN's weights are reordered for the row count in advance (as vLLM does at load, outside
@@ -29,7 +29,13 @@ import torch
 from cpu_int4 import native
 
 # The fused linear layers of the Spark2_5 shape, and its head: N output channels, K inputs.
-SHAPES = {"q_k_v": (3072, 2048), "out": (2048, 2048), "gate_up": (13312, 2048), "down": (2048, 6656), "head": (131072, 2048)}  # fmt: skip
+SHAPES = {
+    "q_k_v": (3072, 2048),
+    "out": (2048, 2048),
+    "gate_up": (13312, 2048),
+    "down": (2048, 6656),
+    "head": (131072, 2048),
+}
 ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 32, 64, 128, 512)
 GROUP = 128
 FEWEST = 7  # calls a cell; more while the cell's time lasts
@@ -119,7 +125,7 @@ def tinygemm_kernel(q: torch.Tensor, s: torch.Tensor, z: torch.Tensor, copies: i
 
 
 def bf16_kernel(n: int, k: int, rows: int, copies: int) -> Kernel:
-    """oneDNN on bf16 weights that it has reordered for this row count."""
+    """Product by oneDNN on bf16 weights that it has reordered for this row count."""
     reorder, op = torch.ops.mkldnn._reorder_linear_weight, torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001
     dense = (torch.randn(n, k, dtype=torch.float32) * 0.02).bfloat16()
     weights = [reorder(dense, rows) for _ in range(copies)]
@@ -174,7 +180,7 @@ def host_facts(limits: Limits, llc: int) -> dict[str, object]:
         "group_size": GROUP,
         "read_bytes_per_s": statistics.median(limits.read_bytes_per_s),
         "bf16_flops_per_s": statistics.median(limits.bf16_flops_per_s),
-        "read_kernel": f"one pass over {limits.buffer.numel()} bytes by all threads: 64-byte loads, prefetched 8 KiB ahead",
+        "read_kernel": f"one pass of all threads over {limits.buffer.numel()} bytes: 64-byte loads, 8 KiB ahead",
         "peak_kernel": "16 independent chains of vdpbf16ps a thread",
         "read_bytes_per_s_readings": limits.read_bytes_per_s,
         "bf16_flops_per_s_readings": limits.bf16_flops_per_s,
@@ -188,7 +194,8 @@ def table_line(cells: list[Row], limits: Limits) -> str:
     memory = cell.packed_bytes / statistics.median(limits.read_bytes_per_s)
     arithmetic = 2 * cell.rows * cell.n * cell.k / statistics.median(limits.bf16_flops_per_s)
     return (
-        f"{cell.shape:8s}{cell.rows:5d}{1e6 * median['native']:11.1f}{1e6 * median['tinygemm']:11.1f}{1e6 * median['bf16']:11.1f}"
+        f"{cell.shape:8s}{cell.rows:5d}"
+        f"{1e6 * median['native']:11.1f}{1e6 * median['tinygemm']:11.1f}{1e6 * median['bf16']:11.1f}"
         f"{median['native'] / max(memory, arithmetic):10.2f}{median['tinygemm'] / median['native']:10.2f}"
         f"{median['bf16'] / median['native']:10.2f}"
     )
@@ -206,20 +213,20 @@ def main() -> None:
     torch.manual_seed(0)
     llc = cache_bytes()
     limits = Limits(llc)
-    print(f"{'shape':8s}{'rows':>5s}{'native us':>11s}{'tinygemm':>11s}{'bf16':>11s}{'/roofline':>10s}{'tinygemm/':>10s}{'bf16/':>10s}")  # noqa: T201
+    print("shape    rows  native us   tinygemm       bf16 /roofline tinygemm/     bf16/")
     result: list[Row] = []
     for shape in arguments.shapes:
         limits.read()
         cells = shape_rows(shape, arguments.rows, llc, arguments.seconds)
         for three in iter(lambda cells=cells: list(itertools.islice(cells, 3)), []):
             result += three
-            print(table_line(three, limits), flush=True)  # noqa: T201
+            print(table_line(three, limits), flush=True)
     limits.read()
     run = arguments.results / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run.mkdir(parents=True)
     document = {"host": host_facts(limits, llc), "rows": [asdict(row) for row in result]}
     (run / "bench.json").write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
-    print(f"written: {run / 'bench.json'}")  # noqa: T201
+    print(f"written: {run / 'bench.json'}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""A run in one file, to be sent to somebody else: packed without secrets, unpacked without trust."""
