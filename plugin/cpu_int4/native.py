@@ -23,8 +23,14 @@ ISAS = ("avx512_bf16", "avx512", "avx2", "scalar")  # best first
 # In the order of `Path` in csrc/ops.cpp: 1 to 8 rows, 9 to 63, 64 and more, through oneDNN, rows looked up.
 PATHS = ("native_decode", "native_mid", "native_prefill", "native_onednn", "native_embedding")
 
+_uncounted = dict.fromkeys(PATHS, 0)  # calls of `check`, which are nobody's work
 
-class NativeKernelMissingError(RuntimeError):
+
+class NativeKernelError(RuntimeError):
+    """The kernel cannot be used here; the message says why and what to do."""
+
+
+class NativeKernelMissingError(NativeKernelError):
     """The extension was not built, or does not fit the torch that runs."""
 
 
@@ -69,6 +75,30 @@ def available() -> bool:
     except NativeKernelMissingError:
         return False
     return True
+
+
+def check() -> None:
+    """Multiply and look up a matrix whose answers are known; uncounted. Raises NativeKernelError if missing or wrong.
+
+    Codes 0 to 15 with scale 1 and zero 0.5 are weights -7.5 to 7.5; 17 rows take the narrow and the wide tile.
+    """
+    load()
+    before = calls()
+    codes = torch.arange(16, dtype=torch.uint8).repeat(80, 2)  # [N, K] = [80, 32]
+    one = torch.ones(80, 1, dtype=torch.bfloat16)
+    weight = pack(codes[:, ::2] | codes[:, 1::2] << 4, one, one * 0.5, group_size=32)
+    expected = codes[0].to(torch.bfloat16) - 7.5
+    identity = torch.eye(32, dtype=torch.bfloat16)
+    right = all(
+        torch.equal(linear(identity[:rows], weight), expected[:rows, None].expand(rows, 80)) for rows in (1, 17, 32)
+    )
+    right = right and torch.equal(embedding(torch.tensor([79]), weight), expected[None])
+    _uncounted.update({path: _uncounted[path] + count - before[path] for path, count in calls().items()})
+    if not right:
+        raise NativeKernelError(
+            f"the native kernel gives wrong numbers on this CPU with {isa()}; set CPU_INT4_ISA to another of"
+            f" {', '.join(ISAS)}"
+        )
 
 
 def empty(n: int, k: int, group_size: int) -> NativeWeight:
@@ -145,13 +175,15 @@ def runnable_isas() -> tuple[str, ...]:
 def calls() -> dict[str, int]:
     """Calls since the last reset by path, counted inside the operators."""
     load()
-    return dict(zip(PATHS, torch.ops.cpu_int4.native_calls(False), strict=True))
+    counted = zip(PATHS, torch.ops.cpu_int4.native_calls(False), strict=True)
+    return {path: count - _uncounted[path] for path, count in counted}
 
 
 def reset_calls() -> None:
     """Set all counts of `calls` to zero."""
     load()
     torch.ops.cpu_int4.native_calls(True)
+    _uncounted.update(dict.fromkeys(PATHS, 0))
 
 
 def _fake_linear(  # noqa: PLR0917 - the operator's schema
