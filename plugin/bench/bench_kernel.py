@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -151,12 +152,12 @@ def interleaved(kernels: list[Kernel], x: torch.Tensor, seconds: float) -> dict[
         for i in range(len(kernels)):
             kernel = kernels[(turn + i) % len(kernels)]
             call = next(copies[kernel.name])
-            times[kernel.name].append(timed(lambda call=call: call(x)))
+            times[kernel.name].append(timed(partial(call, x)))
     raise AssertionError
 
 
-def shape_rows(shape: str, row_counts: list[int], llc: int, seconds: float) -> Iterator[Row]:
-    """All cells of one shape."""
+def shape_cells(shape: str, row_counts: list[int], llc: int, seconds: float) -> Iterator[list[Row]]:
+    """For each row count of one shape, a row of each kernel."""
     n, k = SHAPES[shape]
     q = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
     s = (0.01 + 0.01 * torch.rand(n, k // GROUP)).bfloat16()
@@ -165,8 +166,7 @@ def shape_rows(shape: str, row_counts: list[int], llc: int, seconds: float) -> I
     for rows in row_counts:
         kernels = [*narrow, bf16_kernel(n, k, rows, copies_for(2 * n * k, llc))]
         times = interleaved(kernels, torch.randn(rows, k).bfloat16(), seconds)
-        for kernel in kernels:
-            yield Row(shape, n, k, rows, kernel.name, times[kernel.name], kernel.packed_bytes)
+        yield [Row(shape, n, k, rows, kernel.name, times[kernel.name], kernel.packed_bytes) for kernel in kernels]
 
 
 def host_facts(limits: Limits, llc: int) -> dict[str, object]:
@@ -217,10 +217,9 @@ def main() -> None:
     result: list[Row] = []
     for shape in arguments.shapes:
         limits.read()
-        cells = shape_rows(shape, arguments.rows, llc, arguments.seconds)
-        for three in iter(lambda cells=cells: list(itertools.islice(cells, 3)), []):
-            result += three
-            print(table_line(three, limits), flush=True)
+        for cells in shape_cells(shape, arguments.rows, llc, arguments.seconds):
+            result += cells
+            print(table_line(cells, limits), flush=True)
     limits.read()
     run = arguments.results / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run.mkdir(parents=True)

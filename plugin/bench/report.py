@@ -67,7 +67,8 @@ TARGETS = (
 
 def cells_of(document: dict[str, Any]) -> list[Cell]:
     """The benchmark's rows, three kernels to a cell, in their order."""
-    host, found = document["host"], {}
+    host = document["host"]
+    found: dict[tuple[str, int], dict[str, Any]] = {}
     for row in document["rows"]:
         found.setdefault((row["shape"], row["rows"]), {})[row["kernel"]] = row
     cells = []
