@@ -55,7 +55,7 @@ const Variant* best_variant();
 const Variant* variant_by_name(const char* name);  // null if unknown or not runnable here
 
 // y = x W^T + bias, on the calling thread's OpenMP team. Scratch is the calling thread's own and is kept between calls:
-// at most kScratchBytes plus one strip.
+// at most kScratchBytes plus one strip, or for few rows 256 KiB a thread.
 void linear(const Variant&, const Weights&, const Activations&, const Outputs&);
 constexpr int64_t kScratchBytes = int64_t{8} << 20;
 

@@ -65,8 +65,18 @@ struct Buffers {
   float* sums;
   int64_t words_a_row, groups;
 
+  Buffers(void* scratch, int64_t rows, int64_t words_a_row, int64_t groups)
+      : words(static_cast<uint32_t*>(scratch)),
+        sums(reinterpret_cast<float*>(words + rows * words_a_row)),
+        words_a_row(words_a_row),
+        groups(groups) {}
   uint32_t* words_of(int64_t row) const { return words + row * words_a_row; }
   float* sums_of(int64_t row) const { return sums + row * groups; }
+  // The buffers of one thread among many of `rows` rows each; 64 bytes apart at least, so that no line is shared.
+  Buffers of_thread(int64_t thread, int64_t rows) const {
+    return {words + thread * words_of_thread(rows), rows, words_a_row, groups};
+  }
+  int64_t words_of_thread(int64_t rows) const { return ceil_div(rows * (words_a_row + groups), 16) * 16 + 16; }
 };
 
 struct Range {
@@ -107,18 +117,30 @@ void blocks_of_thread(const Variant& v, const Weights& w, const Outputs& y, cons
     }
 }
 
-void chunk(const Variant& v, const Weights& w, const Activations& a, const Outputs& y, const Buffers& b) {
-  const Cut cut{a.rows, ceil_div(a.rows, v.max_rows)};
+// Inputs that every thread packs for itself rather than wait for the others: 32768 take 2 us, as much as a barrier of
+// 2 threads; and where other processes want the cores, a barrier more is a time slice more (8 against 16 ms a call on a
+// host with four busy processes on two cores).
+constexpr int64_t kAlone = 32768;
+
+void pack_groups(const Variant& v, const Weights& w, const Activations& a, const Cut& cut, const Buffers& b, Range work) {
   const int64_t groups = w.shape.groups();
+  for (int64_t i = work.begin; i < work.end; ++i) {
+    const int64_t row = cut.first(i / groups);
+    v.pack_group(a, w.shape, row, cut.size(i / groups), i % groups, b.words_of(row), b.sums_of(row));
+  }
+}
+
+void chunk(const Variant& v, const Weights& w, const Activations& a, const Outputs& y, const Buffers& shared, bool alone) {
+  const Cut cut{a.rows, ceil_div(a.rows, v.max_rows)};
+  const int64_t all = cut.strips * w.shape.groups();
 #pragma omp parallel
   {
     const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-    const Range work = share(cut.strips * groups, thread, threads);
-    for (int64_t i = work.begin; i < work.end; ++i) {
-      const int64_t row = cut.first(i / groups);
-      v.pack_group(a, w.shape, row, cut.size(i / groups), i % groups, b.words_of(row), b.sums_of(row));
-    }
+    const Buffers b = alone ? shared.of_thread(thread, a.rows) : shared;
+    pack_groups(v, w, a, cut, b, alone ? Range{0, all} : share(all, thread, threads));
+    if (!alone) {
 #pragma omp barrier
+    }
     blocks_of_thread(v, w, y, cut, b, thread, threads);
   }
 }
@@ -130,11 +152,12 @@ void linear(const Variant& v, const Weights& w, const Activations& a, const Outp
   const int64_t words_a_row = w.shape.k / kUnitInputs * v.steps, groups = w.shape.groups();
   const int64_t bytes_a_row = 4 * (words_a_row + groups);
   const int64_t most = std::max(v.max_rows, kScratchBytes / bytes_a_row / v.max_rows * v.max_rows);
+  const bool alone = a.rows * w.shape.k <= kAlone;
   for (int64_t first = 0; first < a.rows; first += most) {
     const int64_t rows = std::min(most, a.rows - first);
-    auto* words = static_cast<uint32_t*>(scratch.at_least(rows * bytes_a_row));
-    const Buffers buffers{words, reinterpret_cast<float*>(words + rows * words_a_row), words_a_row, groups};
-    chunk(v, w, {a.x + first * a.stride, a.stride, rows}, {y.y + first * y.stride, y.stride, y.bias}, buffers);
+    const int64_t copies = alone ? omp_get_max_threads() : 1;
+    const Buffers buffers(scratch.at_least(copies * (rows * bytes_a_row + 128)), rows, words_a_row, groups);
+    chunk(v, w, {a.x + first * a.stride, a.stride, rows}, {y.y + first * y.stride, y.stride, y.bias}, buffers, alone);
   }
 }
 
