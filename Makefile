@@ -91,7 +91,7 @@ $(KERNEL): $(ARMS) plugin/setup.py $(wildcard plugin/csrc/*.cpp plugin/csrc/*.h)
 	cd plugin && ../.venv-arms/bin/python setup.py -q build_ext --inplace
 
 bench-kernel: $(DEV) $(KERNEL) ## native kernel, tinygemm and oneDNN bf16 against the host's limits (some four minutes of a quiet host)
-	PYTHONPATH=plugin .venv-arms/bin/python plugin/bench/bench_kernel.py results/bench_kernel
+	PYTHONPATH=plugin .venv-arms/bin/python -W ignore::RuntimeWarning plugin/bench/bench_kernel.py results/bench_kernel
 	.venv/bin/python plugin/bench/report.py "$$(ls -d results/bench_kernel/*/ | tail -n 1)" analysis
 
 kernel-sanitize: ## the kernel's own test under the address and undefined-behaviour sanitizers (a minute)

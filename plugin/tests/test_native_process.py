@@ -16,7 +16,7 @@ PLUGIN = Path(__file__).parents[1]
 
 
 def run(code: str, cwd: Path = PLUGIN, **env: str) -> str:
-    """What a fresh interpreter prints; it looks for packages in `cwd` first."""
+    """What a fresh interpreter prints, or its traceback; it looks for packages in `cwd` first."""
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=cwd,
@@ -26,7 +26,7 @@ def run(code: str, cwd: Path = PLUGIN, **env: str) -> str:
         check=False,
         timeout=120,
     )
-    return result.stdout + result.stderr
+    return result.stdout if result.returncode == 0 else result.stderr
 
 
 def test_one_openmp_runtime_is_mapped() -> None:
