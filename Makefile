@@ -14,7 +14,7 @@ PLUGIN = .venv-arms/.plugin
 HARNESS = .venv/bin/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint requirements prove bench-meter kill-points calibrate agreement-study aa clean
+.PHONY: help setup demo test lint requirements prove bench-meter kill-points calibrate agreement-study aa bench-kernel kernel-sanitize clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -85,6 +85,17 @@ agreement-study: $(DEV) ## the simulation study of agreement between runs (a few
 
 aa: setup ## five identical vLLM arms, five passes: nothing may be ranked
 	$(HARNESS) run experiments/aa.yaml
+
+KERNEL = plugin/cpu_int4/_native.so
+$(KERNEL): $(ARMS) plugin/setup.py $(wildcard plugin/csrc/*.cpp plugin/csrc/*.h)
+	cd plugin && ../.venv-arms/bin/python setup.py -q build_ext --inplace
+
+bench-kernel: $(DEV) $(KERNEL) ## native kernel, tinygemm and oneDNN bf16 against the host's limits (some four minutes of a quiet host)
+	PYTHONPATH=plugin .venv-arms/bin/python -W ignore::RuntimeWarning plugin/bench/bench_kernel.py results/bench_kernel
+	.venv/bin/python plugin/bench/report.py "$$(ls -d results/bench_kernel/*/ | tail -n 1)" analysis
+
+kernel-sanitize: ## the kernel's own test under the address and undefined-behaviour sanitizers (a minute)
+	$(MAKE) -C plugin/csrc sanitize
 
 clean: ## remove environments, models and caches of this checkout; results stay
 	rm -rf .venv .venv-arms .models .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -8,7 +8,6 @@ very dictionary while the configuration is read, in the process that reads it, b
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
 
 import cpu_int4
+from cpu_int4 import native
 from cpu_int4.checkpoint import Checkpoint, open_checkpoint
 from cpu_int4.fields import RESOLVED, Settings, SettingsError, looks_like_ours, parse, resolved
 from cpu_int4.format import QUANT_METHOD
@@ -144,9 +144,17 @@ def read(fields: dict[str, Any]) -> tuple[Settings, str]:
     from cpu_int4 import layout, selftest
 
     settings = parse(fields, os.environ)
-    if settings.kernel == "native" and importlib.util.find_spec("cpu_int4.native") is None:
-        raise SettingsError('kernel: "native" is not built here; supported: "tinygemm"')
+    if settings.kernel == "native":
+        _check_native()
     selftest.check()
     probed = str(layout.probe())
     fields[RESOLVED] = resolved(settings, layout=probed, plugin=cpu_int4.__version__)
     return settings, probed
+
+
+def _check_native() -> None:
+    """Raise `SettingsError` where the native kernel is not built or gives wrong numbers on this CPU."""
+    try:
+        native.check()
+    except native.NativeKernelError as error:
+        raise SettingsError(f'kernel: "native": {error}; or take kernel: "tinygemm"') from error

@@ -33,7 +33,11 @@ class CpuInt4EmbeddingMethod(CpuInt4LinearMethod):
 
     def embedding(self, layer: torch.nn.Module, input_: torch.Tensor) -> torch.Tensor:
         """Rows `input_` [...] of the weight [N, K]: bf16 [..., K]."""
-        rows: torch.Tensor = torch.ops.cpu_int4.embedding(
+        rows: torch.Tensor
+        if self.settings.kernel == "native":
+            rows = torch.ops.cpu_int4.native_embedding(input_, layer.packed, *layer.int4_shape)
+            return rows
+        rows = torch.ops.cpu_int4.embedding(
             input_, layer.packed, layer.scales_and_zeros, layer.halves, self.settings.group_size
         )
         return rows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-from cpu_int4 import ops
+from cpu_int4 import native, ops
 from cpu_int4.embedding import CpuInt4EmbeddingMethod, TiedHead
 from cpu_int4.format import QUANT_METHOD
 from cpu_int4.linear import CpuInt4LinearMethod
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def report(model: torch.nn.Module, config: CpuInt4Config) -> dict[str, Any]:
     """`modules`: counts of `int4_linear`, `int4_embedding`, `int4_head`, `int4_tied_head`, and for every linear layer
-    and embedding that is not 4-bit, of `bf16:` and the reason. `calls`: see `cpu_int4.ops.calls`.
+    and embedding that is not 4-bit, of `bf16:` and the reason. `calls`: see
+    `cpu_int4.ops.calls` and, where that kernel was asked for, `cpu_int4.native.calls`.
 
     Taken by walking the model, not from what was decided: a layer that lost its method on the way shows as
     `bf16:unexplained`.
@@ -32,7 +33,11 @@ def report(model: torch.nn.Module, config: CpuInt4Config) -> dict[str, Any]:
         for module in model.modules()
         if isinstance(module, LinearBase | VocabParallelEmbedding)
     )  # fmt: skip
-    return {"name": QUANT_METHOD, "modules": dict(sorted(kinds.items())), "calls": ops.calls()}
+    return {"name": QUANT_METHOD, "modules": dict(sorted(kinds.items())), "calls": _calls(config)}
+
+
+def _calls(config: CpuInt4Config) -> dict[str, int]:
+    return ops.calls() | (native.calls() if config.settings.kernel == "native" else {})
 
 
 def _kind(module: torch.nn.Module, left: dict[int, str]) -> str:

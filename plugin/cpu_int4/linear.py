@@ -17,6 +17,7 @@ from vllm.model_executor.layers.linear import (
 )
 
 import cpu_int4.ops  # noqa: F401 (defines torch.ops.cpu_int4)
+from cpu_int4 import native
 from cpu_int4.format import PARTS, ROWS_MULTIPLE
 from cpu_int4.loading import Collector, Geometry, Section, ShardId
 
@@ -43,6 +44,8 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
         self.session = session
         self.modules = modules
         self.collector: Collector | None = None
+        if settings.kernel == "native":
+            native.load()  # in every process that may run a compiled graph
 
     def create_weights(  # noqa: PLR0917 (vLLM's signature)
         self,
@@ -61,7 +64,11 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply x [..., K] bf16 with the layer's weight [N, K] and add bias [N]: bf16 [..., N]."""
-        product: torch.Tensor = torch.ops.cpu_int4.linear(
+        product: torch.Tensor
+        if self.settings.kernel == "native":
+            product = torch.ops.cpu_int4.native_linear(x, layer.packed, bias, *layer.int4_shape)
+            return product
+        product = torch.ops.cpu_int4.linear(
             x,
             layer.packed,
             layer.scales_and_zeros,
@@ -90,7 +97,12 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
         return load
 
     def _register(self, layer: torch.nn.Module, geometry: Geometry, dtype: torch.dtype) -> None:
-        check(geometry, self.settings.group_size, dtype)
+        check(
+            geometry,
+            self.settings.group_size,
+            dtype,
+            rows_multiple=1 if self.settings.kernel == "native" else ROWS_MULTIPLE,
+        )
         settings = self.settings
         self.collector = Collector(
             geometry=geometry,
@@ -100,6 +112,7 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
                 "repack_bytes": settings.repack_bytes,
             },
             deliver=lambda weight: hold(layer, weight),
+            for_native=settings.kernel == "native",
         )
         for part in PARTS:
             width = geometry.column_count // (2 if part == "qweight" else settings.group_size)
@@ -111,9 +124,12 @@ class CpuInt4LinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM publi
         self.session.join(layer, self.collector)
 
 
-def hold(layer: torch.nn.Module, weight: PackedWeight) -> None:
+def hold(layer: torch.nn.Module, weight: PackedWeight | native.NativeWeight) -> None:
     """Give a layer its packed weight, as buffers that no checkpoint names."""
     layer.register_buffer("packed", weight.packed, persistent=False)
+    if isinstance(weight, native.NativeWeight):
+        layer.int4_shape = weight.shape  # N, K and group size, which the one buffer does not tell
+        return
     layer.register_buffer("scales_and_zeros", weight.scales_and_zeros, persistent=False)
     layer.register_buffer("halves", weight.halves, persistent=False)
 
@@ -144,7 +160,7 @@ def linear_geometry(
     )
 
 
-def check(geometry: Geometry, group_size: int, dtype: torch.dtype) -> None:
+def check(geometry: Geometry, group_size: int, dtype: torch.dtype, *, rows_multiple: int = ROWS_MULTIPLE) -> None:
     """Raise `UnsupportedLayerError` for a weight that the kernel cannot take on this rank."""
     problems = []
     if dtype != torch.bfloat16:
@@ -157,8 +173,8 @@ def check(geometry: Geometry, group_size: int, dtype: torch.dtype) -> None:
             f"tensor parallel over {ranks} ranks gives each K = {geometry.column_count}, not a multiple of the group"
             f" size {group_size}: a group would straddle two ranks"
         )
-    if geometry.rows % ROWS_MULTIPLE:
-        problems.append(f"N = {geometry.rows} on this rank is not a multiple of {ROWS_MULTIPLE}")
+    if geometry.rows % rows_multiple:
+        problems.append(f"N = {geometry.rows} on this rank is not a multiple of {rows_multiple}")
     if problems:
         raise UnsupportedLayerError(
             f"{geometry.name}: {'; '.join(problems)}. Use fewer ranks, another group size, or leave this module in bf16"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cpu_int4 import native
 from cpu_int4.format import PARTS, CheckpointError
 from cpu_int4.pack import PackedWeight, pack
 
@@ -57,7 +58,8 @@ class Collector:
     geometry: Geometry
     group_size: int
     pack_with: dict[str, Any]  # keyword arguments of `pack`
-    deliver: Callable[[PackedWeight], None]
+    deliver: Callable[[PackedWeight | native.NativeWeight], None]
+    for_native: bool = False  # pack for the native kernel, which needs nothing of `pack_with`
     done: bool = False
     _held: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)  # by part and section
 
@@ -112,6 +114,12 @@ class Collector:
             )
 
     def _pack(self) -> None:
+        if self.for_native:
+            weight = self._packed_part_by_part()
+            self._held.clear()
+            self.done = True
+            self.deliver(weight)
+            return
         qweight, scales, zeros = (self._assembled(part) for part in PARTS)
         self._held.clear()
         self.done = True
@@ -119,11 +127,25 @@ class Collector:
             pack(qweight, scales, zeros, group_size=self.group_size, name=self.geometry.name, **self.pack_with)
         )
 
-    def _assembled(self, part: str) -> torch.Tensor:
-        """One part of this rank's weight. Only a fused or padded one is copied: at most 13 MiB for 13312 x 2048."""
+    def _packed_part_by_part(self) -> native.NativeWeight:
+        """Every section straight from the mapped file into its rows: no memory but the packed weight's own."""
+        weight = native.empty(self.geometry.rows, self.geometry.column_count, self.group_size)
+        first = 0
+        for index, section in enumerate(self.geometry.sections):
+            pieces = (self._held.pop((part, index))[:, self._columns(part)].contiguous() for part in PARTS)
+            native.pack_rows(weight, first, *pieces)
+            first += section.count
+        return weight  # rows of padding stay zero bytes, weights of 0
+
+    def _columns(self, part: str) -> slice:
+        """This rank's columns of one part's tensors."""
         geometry = self.geometry
         per_byte = 2 if part == "qweight" else self.group_size
-        columns = slice(geometry.column_start // per_byte, (geometry.column_start + geometry.column_count) // per_byte)
+        return slice(geometry.column_start // per_byte, (geometry.column_start + geometry.column_count) // per_byte)
+
+    def _assembled(self, part: str) -> torch.Tensor:
+        """One part of this rank's weight. Only a fused or padded one is copied: at most 13 MiB for 13312 x 2048."""
+        geometry, columns = self.geometry, self._columns(part)
         pieces = [self._held[part, index][:, columns] for index in range(len(geometry.sections))]
         if geometry.padding:
             fill = _PADDING_CODES if part == "qweight" else 0
