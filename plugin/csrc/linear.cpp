@@ -97,7 +97,7 @@ int64_t row_parts(int64_t blocks, int64_t strips, int64_t threads) {
 
 // Activations that one pass over the blocks multiplies. They are read once a block and must still lie in the second-level
 // cache then, with a block's weights beside them (68 KiB at K = 2048, 221 at 6656): with all 512 rows in one pass
-// they came from the third level, 6 to 8 % slower at 512 rows (1 MiB of second level). Weights are read once a pass
+// they came from the third level, 6 to 8 % slower at 512 rows (1 MiB of second level; CPU time on a busy host). Weights are read once a pass
 // instead, 0.53 bytes each, which the memory brings in a twentieth of the time of the products.
 constexpr int64_t kPassBytes = int64_t{512} << 10;
 
@@ -118,8 +118,7 @@ void blocks_of_thread(const Variant& v, const Weights& w, const Outputs& y, cons
 }
 
 // Inputs that every thread packs for itself rather than wait for the others: 32768 take 2 us, as much as a barrier of
-// 2 threads; and where other processes want the cores, a barrier more is a time slice more (8 against 16 ms a call on a
-// host with four busy processes on two cores).
+// 2 threads; and where other processes want the cores, a thread that waits at a barrier waits for a time slice.
 constexpr int64_t kAlone = 32768;
 
 void pack_groups(const Variant& v, const Weights& w, const Activations& a, const Cut& cut, const Buffers& b, Range work) {
