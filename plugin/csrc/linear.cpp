@@ -97,8 +97,8 @@ int64_t row_parts(int64_t blocks, int64_t strips, int64_t threads) {
 
 // Activations that one pass over the blocks multiplies. They are read once a block and must still lie in the second-level
 // cache then, with a block's weights beside them (68 KiB at K = 2048, 221 at 6656): with all 512 rows in one pass
-// they came from the third level, 6 to 8 % slower at 512 rows (1 MiB of second level; CPU time on a busy host). Weights are read once a pass
-// instead, 0.53 bytes each, which the memory brings in a twentieth of the time of the products.
+// they came from the third level, 6 to 8 % slower at 512 rows (1 MiB of second level; CPU time on a busy host). Weights are
+// read once a pass instead, 0.53 bytes each, which the memory brings in a twentieth of the time of the products.
 constexpr int64_t kPassBytes = int64_t{512} << 10;
 
 void blocks_of_thread(const Variant& v, const Weights& w, const Outputs& y, const Cut& cut, const Buffers& b, int64_t thread,
