@@ -141,7 +141,7 @@ def test_a_real_trial_reports_all_it_promises(tiny: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_case_47_a_method_unknown_to_the_engine_is_a_refused_configuration(tiny: Path, tmp_path: Path) -> None:
     """A quantization method whose plugin is not there is refused before any engine process exists, and said so."""
-    ran = run(tmp_path / "trial", spec(tiny, quantization="cpu_int4"))
+    ran = run(tmp_path / "trial", spec(tiny, quantization="none_such"))
     (error,) = ran.events.errors
     assert ran.code == 1
     assert (error["stage"], error["phase"], ran.events.done) == ("config", "load", False)
