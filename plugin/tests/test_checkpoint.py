@@ -135,6 +135,18 @@ def test_case_59_bytes_that_changed_under_an_unchanged_header_are_named(folder: 
         verify_bytes(checkpoint)
 
 
+@pytest.mark.parametrize("steps", [1, -1])
+def test_case_58_zero_points_stored_one_step_off_are_refused(folder: Path, steps: int) -> None:
+    """GPTQ v1 stores its zero points minus one, v2 as they are: read as the other, every weight is one scale off. Here
+    zeros so shifted, of the right shape and dtype, fail the checksum, which names the tensor.
+    """
+    scales = load_file(shard_of(folder, f"{LAYER}.scales"))[f"{LAYER}.scales"]
+    rewritten(folder, lambda tensors: tensors.update({ZEROS: tensors[ZEROS] + steps * scales}))
+    checkpoint = open_checkpoint(folder, 32)
+    with pytest.raises(CheckpointError, match=rf"tensor {ZEROS}: SHA-256 is"):
+        verify_bytes(checkpoint)
+
+
 def test_case_59_a_checkpoint_without_a_manifest_is_refused(folder: Path) -> None:
     """Nothing can be checked without the checksums, so nothing is loaded."""
     (folder / "cpu_int4.json").unlink()

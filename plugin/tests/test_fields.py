@@ -73,6 +73,22 @@ def test_case_54_a_value_that_is_not_supported_is_refused_with_field_value_and_s
     assert re.search(words, refusal(tiny.fields(128, **change)))
 
 
+@pytest.mark.parametrize("convention", ["gptq", "gptq_v2", ""])
+@pytest.mark.parametrize("sym", [True, False])
+def test_case_58_a_gptq_checkpoint_is_refused_whatever_its_label_says_of_zero_points(
+    convention: str, *, sym: bool
+) -> None:
+    """Its label may be right, wrong or missing; none is guessed at, not even under our own method's name."""
+    fields = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": sym, "desc_act": False}
+    fields |= {"checkpoint_format": convention} if convention else {}
+    words = refusal(fields)
+    assert "quant_method: 'gptq' is not supported; supported: \"cpu_int4\"" in words
+    renamed = refusal({**fields, "quant_method": "cpu_int4"})
+    assert "format_version: missing; supported: 1" in renamed
+    assert "desc_act: unknown field (value False); it belongs to GPTQ checkpoints" in renamed
+    assert ("checkpoint_format: unknown field" in renamed) == bool(convention)
+
+
 @pytest.mark.parametrize("field", ["quant_method", "format_version", "bits", "group_size", "sym"])
 def test_case_54_what_describes_the_checkpoint_has_no_default(field: str) -> None:
     """A checkpoint that does not say what it holds is refused rather than guessed at."""

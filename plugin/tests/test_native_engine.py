@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import test_engine
+import test_keys
 import test_loading
 import tiny
 import torch
@@ -54,6 +55,15 @@ def test_columns_of_one_rank_are_cut_at_a_group() -> None:
     for kind in PARTS:
         gathered.take(kind, tensors[kind], None)
     assert torch.equal(held(out[0]), weight[:, 32:64])
+
+
+def test_case_46_the_native_kernel_has_a_compile_cache_key_of_its_own(tmp_path: Path) -> None:
+    """Its graph calls other operators, so it must not find the graph of tinygemm in a shared cache."""
+    folder, _ = tiny.pair(tmp_path, tiny.llama())
+    tinygemm = test_keys.key(folder)
+    again, _ = tiny.pair(tmp_path, tiny.llama(), kernel="native")
+    assert again == folder
+    assert test_keys.key(folder) != tinygemm
 
 
 @pytest.mark.vllm
