@@ -102,7 +102,9 @@ class CpuInt4Config(QuantizationConfig):  # type: ignore[misc]  # vLLM publishes
                 f"model {model_name!r} is not a local folder; download the checkpoint and pass its path"
             )
         if found := [name for name in _EXPERTS if (getattr(hf_config, name, None) or 0) > 1]:
-            raise SettingsError(f"{found[0]} in config.json: models with experts are not supported")
+            raise SettingsError(
+                f"{found[0]} in config.json: models with experts are not supported; run the checkpoint it was made from"
+            )
         self.checkpoint = open_checkpoint(folder, self.settings.group_size)
 
     def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:

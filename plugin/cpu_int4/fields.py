@@ -45,6 +45,7 @@ class Settings:
 def parse(fields: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
     """Settings from a `quantization_config` and the override in `environment`. Raise `SettingsError`: all errors."""
     problems = [*_foreign(fields), *_values(fields), *_override_problems(environment)]
+    problems += [] if problems else _without_effect(fields, environment)
     if problems:
         raise SettingsError("quantization_config cannot be used:\n" + "\n".join(f"- {problem}" for problem in problems))
     chosen = {name: fields[name] for name in _RUN_TIME if name in fields}
@@ -146,6 +147,20 @@ def _values(fields: Mapping[str, Any]) -> list[str]:
         elif not accepted(fields[name]):
             problems.append(f"{name}: {fields[name]!r} is not supported; supported: {supported}")
     return problems
+
+
+def _without_effect(fields: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
+    """Settings of PyTorch's kernel that the native one does not have: two arms that differ in them alone would run the
+    same code under two names.
+    """
+    if fields.get("kernel") != "native":
+        return []
+    default = Settings(group_size=GROUP_SIZES[0])
+    names = ("direct_dequant", "prefill_dequant", "dequant_threshold", "repack_bytes")
+    found = [name for name in names if name in fields and fields[name] != getattr(default, name)]
+    found += [OVERRIDE_VARIABLE] if environment.get(OVERRIDE_VARIABLE) else []
+    return [f'{name}: has no effect with kernel "native", which packs and multiplies its own way; remove it, or set'
+            ' kernel to "tinygemm"' for name in found]  # fmt: skip
 
 
 def _override_problems(environment: Mapping[str, str]) -> list[str]:

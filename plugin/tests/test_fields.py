@@ -137,3 +137,23 @@ def test_any_dictionary_is_parsed_or_refused_with_a_settings_error(fields: dict[
     """Whatever stands in a config.json, nothing but `SettingsError` comes out."""
     with contextlib.suppress(SettingsError):
         parse(fields, {})
+
+
+@pytest.mark.parametrize(
+    "field", [{"direct_dequant": False}, {"prefill_dequant": False}, {"dequant_threshold": 8}, {"repack_bytes": 0}]
+)
+def test_case_68_a_setting_without_effect_on_the_native_kernel_is_refused(field: dict[str, object]) -> None:
+    """Two arms that differ in it alone would run the same code under two names; at its default it may stand."""
+    (name,) = field
+    base = {"quant_method": "cpu_int4", "format_version": 1, "bits": 4, "group_size": 128, "sym": False}
+    with pytest.raises(SettingsError, match=f'{name}: has no effect with kernel "native"'):
+        parse({**base, **field, "kernel": "native"}, {})
+    assert parse({**base, **field, "kernel": "tinygemm"}, {}).kernel == "tinygemm"
+    assert parse({**base, "direct_dequant": True, "kernel": "native"}, {}).kernel == "native"
+
+
+def test_case_68_the_override_is_refused_with_the_native_kernel() -> None:
+    """The variable chooses between two ways that the native kernel does not have."""
+    base = {"quant_method": "cpu_int4", "format_version": 1, "bits": 4, "group_size": 128, "sym": False}
+    with pytest.raises(SettingsError, match=OVERRIDE):
+        parse({**base, "kernel": "native"}, {OVERRIDE: "0"})
