@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -165,3 +166,15 @@ def test_a_claim_about_another_kind_of_host_is_not_comparable(
 ) -> None:
     """An instruction set or core count that this host lacks, or is not known to have, leaves the claim unjudged."""
     assert verdict(claim(ClaimKind.RATIO, ">=", 1.8, host=conditions), host=host) == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "expected"),
+    [(range(2), "not_comparable"), (range(32), "supported"), ((0, 1, 0, 1), "not_comparable"), ((), "supported")],
+)
+def test_a_claim_counts_the_cores_that_its_arms_were_bound_to(cpus: Sequence[int], expected: str) -> None:
+    """On 64 cores, arms bound to two cannot judge a claim about 32; arms that report no CPUs had all of them."""
+    wanted = claim(ClaimKind.RATIO, ">=", 1.8, host={"cores": ">= 32"})
+    records = [replace(one, work={**one.work, "cpus": list(cpus)}) for one in run(DOUBLE)]
+    judged = judge(experiment(["a", "b"], 6, claims=(wanted,)), records, {"cores": 64})
+    assert judged.claims[0].verdict.value == expected

@@ -13,6 +13,7 @@ from math import exp, inf
 from typing import Any
 
 from harness.experiment.types import Claim, ClaimKind
+from harness.records import TrialRecord
 from harness.units import format_quantity
 from harness.verdict.types import (
     ClaimVerdict,
@@ -108,6 +109,16 @@ def _turned_difference(found: Interval | Unknown, forward: bool) -> Interval | U
     return Interval(-found.high, -found.low, found.level, found.method)
 
 
+def as_used(host: Mapping[str, Any], arms: Sequence[str | None], records: Sequence[TrialRecord]) -> Mapping[str, Any]:
+    """The host as these arms used it: a claim about 32 cores is not judged by arms bound to 2 of them. An arm whose
+    driver does not report its CPUs had all that the host has.
+    """
+    work = [record.work for record in records if record.usable and not record.priming and record.arm in arms]
+    bound = [len(set(facts["cpus"])) for facts in work if facts.get("cpus")]
+    known = [cores for cores in (host.get("cores"), min(bound, default=None)) if cores is not None]
+    return {**host, "cores": min(known)} if known else host
+
+
 def lacking(conditions: Mapping[str, Any], host: Mapping[str, Any]) -> str | None:
     """Why this host cannot judge a claim with these conditions; None if it can."""
     for key, wanted in conditions.items():
@@ -124,7 +135,7 @@ def lacking(conditions: Mapping[str, Any], host: Mapping[str, Any]) -> str | Non
             if cores is None:
                 return f"the claim needs cores: {wanted}; the number of this host's cores is not known"
             if not _enough(wanted, cores):
-                return f"the claim needs cores: {wanted}; this host has {cores}"
+                return f"the claim needs cores: {wanted}; {cores} could take part here"
         elif host.get(key) != wanted:
             return f"the claim needs {key}: {wanted}; this host has {host.get(key, 'nothing known of it')}"
     return None

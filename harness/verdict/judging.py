@@ -13,7 +13,7 @@ from harness.metrics import Kind, Metric
 from harness.records import TrialRecord, Value
 from harness.verdict import gates
 from harness.verdict.cells import Cells, collect, collect_scorings
-from harness.verdict.claims import judge_claim
+from harness.verdict.claims import as_used, judge_claim
 from harness.verdict.compare import Field, sampled
 from harness.verdict.outcomes import pair_verdict
 from harness.verdict.overview import arm_summary, run_notes
@@ -43,7 +43,10 @@ def judge(experiment: Experiment, records: Sequence[TrialRecord], host: Mapping[
     return Judgement(
         arms={arm: arm_summary(experiment, cells, arm, values) for arm in experiment.names},
         verdicts=tuple(verdicts),
-        claims=tuple(judge_claim(claim, verdicts, host) for claim in experiment.claims),
+        claims=tuple(
+            judge_claim(claim, verdicts, as_used(host, (claim.arm, claim.versus), records))
+            for claim in experiment.claims
+        ),
         failures=cells.failures,
         tie_groups=groups,
         complete=cells.complete,

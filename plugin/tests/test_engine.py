@@ -31,8 +31,8 @@ class Ended:
 
 
 def site(folder: Path, entry: str = ENTRY, name: str = "cpu-int4-under-test") -> Path:
-    """A folder with a distribution of this entry point. Under a name of its own it stands beside an installed one; under
-    the real name it hides that: of two distributions of one name, the first on the path counts.
+    """A folder with a distribution of this entry point. Under a name of its own it stands beside an installed one;
+    under the real name it hides that: of two distributions of one name, the first on the path counts.
     """
     info = folder / f"{name.replace('-', '_')}-0.dist-info"
     info.mkdir(parents=True)
