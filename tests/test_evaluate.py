@@ -201,18 +201,19 @@ def test_perplexity_weights_windows_by_their_tokens() -> None:
 @pytest.mark.parametrize(
     "windows",
     [
-        [quality(0, 10, 30.0)],
-        [quality(0, 10, 30.0), quality(0, 10, 30.0)],
-        [quality(0, 10, 30.0), quality(2, 10, 30.0)],
-        [quality(0, 10, 30.0), quality(1, 10, 1.0), quality(1, 10, 1.0)],
-        [quality(0, 10, 30.0), quality(1, 10, math.nan)],
-        [quality(0, 10, 30.0), quality(1, 10, None)],
-        [quality(0, 10, 30.0), quality(1, 10, -1.0)],
-        [quality(0, 10, 30.0), quality(1, 0, 1.0)],
-        [quality(0, 10, 30.0), quality(1, 16, 1.0)],
-        [quality(0, 10, 30.0), quality(True, 10, 1.0)],
-        [quality(0, 10, 30.0), quality(1, 10, 1e9)],
-        [quality(0, 10, 30.0), quality(1, 10, 1.0), quality(2, 10, 1.0)],
+        [quality(0, 15, 30.0)],
+        [quality(0, 15, 30.0), quality(0, 15, 30.0)],
+        [quality(0, 15, 30.0), quality(2, 15, 30.0)],
+        [quality(0, 15, 30.0), quality(1, 15, 1.0), quality(1, 15, 1.0)],
+        [quality(0, 15, 30.0), quality(1, 15, math.nan)],
+        [quality(0, 15, 30.0), quality(1, 15, None)],
+        [quality(0, 15, 30.0), quality(1, 15, -1.0)],
+        [quality(0, 15, 30.0), quality(1, 0, 1.0)],
+        [quality(0, 15, 30.0), quality(1, 16, 1.0)],
+        [quality(0, 15, 30.0), quality(1, 14, 1.0)],
+        [quality(0, 15, 30.0), quality(True, 15, 1.0)],
+        [quality(0, 15, 30.0), quality(1, 15, 1e9)],
+        [quality(0, 15, 30.0), quality(1, 15, 1.0), quality(2, 15, 1.0)],
         [{"event": "quality"}],
         [],
     ],
@@ -222,6 +223,13 @@ def test_case_51_one_bad_window_makes_the_whole_bad(windows: list[dict[str, Any]
     experiment = asked("perplexity", workload={"quality": {"text": "t", "windows": 2, "window_tokens": 16}})
     reason, evidence = failure(evaluate(experiment, record(), stream(*windows), None))
     assert (reason, evidence.startswith("perplexity: ")) == (Reason.BAD_OUTPUT, True)
+
+
+def test_case_51_windows_scored_whole_but_for_their_first_token_are_a_value() -> None:
+    """Two windows of 16 tokens, 15 of each scored: 45 nats over 30 tokens."""
+    experiment = asked("perplexity", workload={"quality": {"text": "t", "windows": 2, "window_tokens": 16}})
+    found = evaluate(experiment, record(), stream(quality(0, 15, 30.0), quality(1, 15, 15.0)), None)
+    assert found.values["perplexity"].value == pytest.approx(math.exp(1.5))
 
 
 def engagement(name: str, modules: Any = None, calls: Any = None) -> dict[str, Any]:

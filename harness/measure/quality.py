@@ -42,8 +42,8 @@ def perplexity(metric: Metric, qualities: Sequence[Mapping[str, Any]], part: Map
 def _wrong(tokens: object, nll: float | None, written: object, part: Mapping[str, Any] | None) -> str:
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 < tokens < 10**9:
         return f"{tokens!r} is no count of scored tokens"
-    if part and tokens >= part["window_tokens"]:
-        return f"{tokens} tokens scored in a window of {part['window_tokens']}, whose first one has nothing before it"
+    if part and tokens != part["window_tokens"] - 1:  # else arms would be compared over other tokens
+        return f"{tokens} tokens scored in a window of {part['window_tokens']}; all but the first have to be"
     if nll is None or nll < 0:
         return f"a negative log-likelihood of {written!r} is no reading"
     return ""
