@@ -56,7 +56,7 @@ $(PLUGIN): $(ARMS) $(wildcard plugin/pyproject.toml plugin/setup.py plugin/csrc/
 demo: setup ## run experiments/demo.yaml: real vLLM, a real model, verdicts (about 15 minutes)
 	$(HARNESS) run experiments/demo.yaml
 
-test: setup ## run all tests (about 15 minutes)
+test: setup ## run all tests, of the harness and of the plugin (about 20 minutes)
 	.venv/bin/python -m pytest
 	cd plugin && ../.venv-arms/bin/python -m pytest
 
