@@ -71,7 +71,10 @@ def _found(one: PairVerdict, other: PairVerdict | None, two: Two) -> _Found:
         return _not_comparable(forbidden or "the second run has no verdict on this pair and metric")
     if void := forbidden or _void(one, "first") or _void(other, "second"):
         return _not_comparable(void)
-    stated = two.first.experiment.margins.get(one.metric.name)
+    defined = [(verdict.metric.unit, verdict.metric.better, verdict.metric.kind) for verdict in (one, other)]
+    if defined[0] != defined[1]:
+        return _not_comparable(f"the two runs define {one.metric.name} differently (unit, direction or kind)")
+    stated = _margin(one.metric.name, two)
     if one.metric.kind is Kind.EXACT:
         return _exact(one, two.first.judgement, two.second.judgement, stated)
     if Code.TOO_FEW_PASSES in (*one.codes, *other.codes):
@@ -84,6 +87,14 @@ def _found(one: PairVerdict, other: PairVerdict | None, two: Two) -> _Found:
         return _windows(one, two, margin, pairs)
     found = _sampled(one, other, margin, pairs)
     return _peak(one, two, found) if one.metric.kind is Kind.PEAK else found
+
+
+def _margin(metric: str, two: Two) -> float | None:
+    """The margin stated for a metric; where two runs state different ones (it is no part of an experiment's identity),
+    the narrower: a margin that was widened since confirms nothing.
+    """
+    margins = (run.experiment.margins for run in (two.first, two.second))
+    return min((stated[metric] for stated in margins if metric in stated), default=None)
 
 
 def _not_comparable(why: str) -> _Found:
