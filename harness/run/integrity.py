@@ -81,6 +81,10 @@ def _same_metric(one: object, two: object) -> bool:
 
 def planned(head: Head) -> Iterator[str]:
     """The order that experiment and seed give, against the order in plan.json."""
+    most = head.experiment.passes * len(head.experiment.arms)
+    if most > len(head.plan.trials):  # before it is made: a stranger's file may ask for a plan without end
+        yield f"the plan holds {len(head.plan.trials)} trials, and its passes and arms give at least {most}"
+        return
     try:
         made = make_plan(head.experiment, head.plan.seed)
     except ValueError as error:
@@ -115,6 +119,12 @@ def in_order(plan: Plan, extras: Sequence[Extra], records: Sequence[TrialRecord]
                 f" {trial.ordinal} is arm {trial.arm}, pass {trial.pass_number}, position {trial.position}"
             )
             return
+        if record.priming != (trial.priming or record.probe_limit_bytes is not None):
+            yield f"trial {record.trial}: {_kind(record.priming)}; planned trial {trial.ordinal} is not so"
+            return
+        if record.scoring != trial.scoring:
+            yield f"trial {record.trial} and planned trial {trial.ordinal}: one of the two only scores text"
+            return
         if record.trial != index + 1:
             yield f"trial {record.trial} stands at place {index + 1} of the records: one is missing, added or moved"
             return
@@ -130,6 +140,10 @@ def in_order(plan: Plan, extras: Sequence[Extra], records: Sequence[TrialRecord]
                 )
                 return
         counted += record.counted
+
+
+def _kind(priming: bool) -> str:
+    return "marked as priming, which no statistics count" if priming else "counted, and not marked as priming"
 
 
 def next_due(plan: Plan, extras: Sequence[Extra], records: Sequence[TrialRecord]) -> int | None:
