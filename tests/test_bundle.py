@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import io
 import json
 import shutil
@@ -21,6 +22,7 @@ from harness.bundle.manifest import MANIFEST, BundleError
 from harness.bundle.scan import findings, redacted
 from harness.bundle.unpack import unpack
 from harness.commands import rerun
+from harness.run.files import StoreError
 from harness.run.integrity import problems
 from harness.run.store import RunFolder
 
@@ -222,6 +224,38 @@ def test_the_manifest_names_no_other_folder(bundle: Path, tmp_path: Path, key: s
     bad = {**members(bundle), MANIFEST: json.dumps({**found, key: value}).encode()}
     with pytest.raises(BundleError, match="no name that a bundle may hold"):
         unpack(packed(tmp_path / "bad.tar", bad), tmp_path / "into")
+
+
+def renamed(content: dict[str, bytes], name: str) -> dict[str, bytes]:
+    """The members with another experiment's name in plan.json, and a manifest that fits."""
+    plan = json.loads(content["run/plan.json"])
+    plan["experiment"]["name"] = name
+    found = json.loads(content[MANIFEST])
+    content = {**content, "run/plan.json": json.dumps(plan).encode()}
+    found["files"]["run/plan.json"]["sha256"] = hashlib.sha256(content["run/plan.json"]).hexdigest()
+    return {**content, MANIFEST: json.dumps(found).encode()}
+
+
+@pytest.mark.parametrize("name", ["../../../evil", "/tmp/evil", "..", "other"])
+def test_the_plan_names_no_other_folder(lab: Lab, bundle: Path, tmp_path: Path, name: str) -> None:
+    """`harness report` writes `NAME.md`: a name in plan.json that leads out, or that is not the manifest's, is refused
+    before anything is written, by every command that takes a bundle.
+    """
+    bad = packed(tmp_path / "bad.tar", renamed(members(bundle), name))
+    for words in (("report", bad), ("export", bad, "--format", "json", "--out", tmp_path / "out"), ("rerun", bad)):
+        answer = lab.harness(*words)
+        assert answer.returncode == 2
+        assert "run/plan.json is of" in answer.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.tar"]
+
+
+def test_a_plan_with_a_path_for_a_name_is_no_plan(run: Path, tmp_path: Path) -> None:
+    """The same of a run's folder, however it came here."""
+    copy = tmp_path / "pair" / run.name
+    shutil.copytree(run, copy)
+    (copy / "plan.json").write_text((copy / "plan.json").read_text().replace('"name": "pair"', '"name": "../x"'))
+    with pytest.raises(StoreError, match="names no experiment"):
+        RunFolder(copy).head()
 
 
 @pytest.mark.parametrize(
