@@ -236,7 +236,7 @@ def renamed(content: dict[str, bytes], name: str) -> dict[str, bytes]:
     return {**content, MANIFEST: json.dumps(found).encode()}
 
 
-@pytest.mark.parametrize("name", ["../../../evil", "/tmp/evil", "..", "other"])
+@pytest.mark.parametrize("name", ["../../../evil", "/evil", "..", "other"])
 def test_the_plan_names_no_other_folder(lab: Lab, bundle: Path, tmp_path: Path, name: str) -> None:
     """`harness report` writes `NAME.md`: a name in plan.json that leads out, or that is not the manifest's, is refused
     before anything is written, by every command that takes a bundle.

@@ -85,8 +85,7 @@ def exit_code(found: Sequence[Agreement]) -> Exit:
 
 
 def lines(found: Agreement) -> Iterator[str]:
-    """The agreement as sentences, the worst first: problems, the key, pairs, claims. A bundle's words are a stranger's.
-    """
+    """The agreement as sentences, the worst first: problems, the key, pairs, claims. A bundle's are a stranger's."""
     yield from map(printable, _lines(found))
 
 

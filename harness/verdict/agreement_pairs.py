@@ -69,11 +69,8 @@ def _found(one: PairVerdict, other: PairVerdict | None, two: Two) -> _Found:
     forbidden = two.barrier.on(one.metric)
     if other is None:
         return _not_comparable(forbidden or "the second run has no verdict on this pair and metric")
-    if void := forbidden or _void(one, "first") or _void(other, "second"):
+    if void := forbidden or _redefined(one.metric, other.metric) or _void(one, "first") or _void(other, "second"):
         return _not_comparable(void)
-    defined = [(verdict.metric.unit, verdict.metric.better, verdict.metric.kind) for verdict in (one, other)]
-    if defined[0] != defined[1]:
-        return _not_comparable(f"the two runs define {one.metric.name} differently (unit, direction or kind)")
     stated = _margin(one.metric.name, two)
     if one.metric.kind is Kind.EXACT:
         return _exact(one, two.first.judgement, two.second.judgement, stated)
@@ -87,6 +84,13 @@ def _found(one: PairVerdict, other: PairVerdict | None, two: Two) -> _Found:
         return _windows(one, two, margin, pairs)
     found = _sampled(one, other, margin, pairs)
     return _peak(one, two, found) if one.metric.kind is Kind.PEAK else found
+
+
+def _redefined(one: Metric, other: Metric) -> str | None:
+    """An experiment's identity names its metrics, and no more: a metric of one's own may mean two things."""
+    if (one.unit, one.better, one.kind) == (other.unit, other.better, other.kind):
+        return None
+    return f"the two runs define {one.name} differently (unit, direction or kind)"
 
 
 def _margin(metric: str, two: Two) -> float | None:

@@ -46,11 +46,7 @@ def compare_many(runs: Sequence[RunEvidence]) -> ManyRuns:
 
 
 def _across(
-    index: int,
-    verdict: PairVerdict,
-    runs: Sequence[RunEvidence],
-    pairwise: Sequence[Agreement],
-    once: Sequence[bool],
+    index: int, verdict: PairVerdict, runs: Sequence[RunEvidence], pairwise: Sequence[Agreement], once: Sequence[bool]
 ) -> Across:
     """Runs that cannot be compared with the first on this pair show their ratio and take no part in the test; nor does
     a run that was named before (`once`: it was not).
