@@ -40,6 +40,7 @@ def two_cores(flags: str = FLAGS, model: str = "Some CPU") -> dict[str, str]:
     )
     files = {
         "/proc/cpuinfo": "\n".join(cpuinfo.format(cpu) for cpu in (0, 1)),
+        "/etc/machine-id": "5" * 32 + "\n",
         "/proc/meminfo": "MemTotal:       16076540 kB\nSwapTotal:             0 kB\n",
         "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
         "/sys/devices/system/cpu/online": "0-1\n",

@@ -146,6 +146,36 @@ def test_an_absolute_time_is_never_compared_across_hosts(tmp_path: Path) -> None
     assert words(document)["slower"] == "confirmed"
 
 
+def test_a_machine_that_is_not_known_may_be_another(tmp_path: Path) -> None:
+    """Two hosts of one kind without a machine id, two containers say: no proof that their seconds are of one host."""
+    unknown = {path: text for path, text in two_cores().items() if path != "/etc/machine-id"}
+    _, document = pair(tmp_path, Made(seed=1, machine=unknown), Made(seed=2, machine=unknown))
+    claim = next(claim for claim in document["claims"] if claim["id"] == "half-a-second")
+    assert claim["agreement"] == "not_comparable"
+    assert "machine-id" in claim["why"]
+    assert words(document)["slower"] == "confirmed"
+
+
+def test_a_trial_hidden_as_priming_is_named(tmp_path: Path) -> None:
+    """Every digest fits, and one counted trial says that no statistics count it."""
+
+    def hidden(record: TrialRecord) -> TrialRecord:
+        return replace(record, priming=record.trial == 3)
+
+    run = Made(seed=2, change=hidden).write(tmp_path)
+    assert len(found := problems(RunFolder(run))) == 1
+    assert found[0].startswith("trial 3: marked as priming")
+
+
+def test_a_plan_without_end_is_not_made(tmp_path: Path) -> None:
+    """plan.json asks for a thousand million passes: named, and not planned to see."""
+    run = Made(seed=2).write(tmp_path)
+    plan = json.loads((run / "plan.json").read_text())
+    plan["experiment"]["passes"] = 10**9
+    (run / "plan.json").write_text(json.dumps(plan))
+    assert any("at least 2000000000" in sentence for sentence in problems(RunFolder(run)))
+
+
 def test_fewer_passes_say_less(tmp_path: Path) -> None:
     """Three passes of two arms leave 2 degrees of freedom: consistent but imprecise, never contradicted."""
     code, document = pair(tmp_path, Made(seed=1), Made(seed=2, passes=3, ratio=1.6))
@@ -238,6 +268,14 @@ def test_three_runs_are_set_against_the_first_and_against_each_other(tmp_path: P
     assert across["p"] < 0.001
     assert across["between_hosts"] == pytest.approx(0.055, rel=0.2)  # deviation of 0, 0 and log 1.1, by weights
     assert document["runs"] == [run.name for run in runs]
+
+
+def test_a_run_named_twice_is_no_third_host(tmp_path: Path) -> None:
+    """One run and the same other one twice: two runs, for which there is no view over all."""
+    one, two = (Made(seed=n).write(tmp_path / str(n)) for n in (1, 2))
+    _, document = said(one, two, two)
+    across = next(one for one in document["across"] if one["metric"] == "score")
+    assert (across["judged"], across["p"]) == ([one.name, two.name], None)
 
 
 def test_one_run_alone_is_no_agreement() -> None:

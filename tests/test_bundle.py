@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import io
 import json
 import shutil
@@ -21,6 +22,7 @@ from harness.bundle.manifest import MANIFEST, BundleError
 from harness.bundle.scan import findings, redacted
 from harness.bundle.unpack import unpack
 from harness.commands import rerun
+from harness.run.files import StoreError
 from harness.run.integrity import problems
 from harness.run.store import RunFolder
 
@@ -66,8 +68,9 @@ def test_the_same_run_gives_the_same_bytes(lab: Lab, run: Path, bundle: Path) ->
     assert lab.harness("bundle", run, "--output", lab.folder / "two.tar").returncode == 0
     assert (lab.folder / "two.tar").read_bytes() == bundle.read_bytes()
     again = lab.harness("bundle", run, "--output", lab.folder / "two.tar")
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert "never overwritten" in again.stderr
+    assert "--output" in again.stderr
 
 
 def test_a_bundle_holds_records_experiment_and_no_logs(run: Path, bundle: Path) -> None:
@@ -121,6 +124,33 @@ def test_a_sample_that_expands_without_end_is_refused(
     bad = packed(tmp_path / "bad.tar", {**members(bundle), "run/samples/0001-a.txt.gz": gzip.compress(bytes(2**26))})
     with pytest.raises(BundleError, match="expands beyond"):
         unpack(bad, tmp_path / "into")
+
+
+def test_a_second_stream_in_a_sample_is_refused(bundle: Path, tmp_path: Path) -> None:
+    """A reader of gzip expands every stream of a file; only the first was counted. No sample of ours has two."""
+    two = gzip.compress(b"x") + gzip.compress(bytes(2**20))
+    bad = packed(tmp_path / "bad.tar", {**members(bundle), "run/samples/0001-a.txt.gz": two})
+    with pytest.raises(BundleError, match="more than one stream"):
+        unpack(bad, tmp_path / "into")
+
+
+def test_headers_without_end_are_no_traceback(tmp_path: Path) -> None:
+    """Each long-name header leads tarfile one call deeper: a chain of them is no bundle, and no RecursionError."""
+    head = tarfile.TarInfo("././@LongLink")
+    head.type, head.size = tarfile.GNUTYPE_LONGNAME, 1
+    (tmp_path / "bad.tar").write_bytes((head.tobuf(tarfile.GNU_FORMAT) + b"a" + bytes(511)) * 5000)
+    with pytest.raises(BundleError, match="is no bundle"):
+        unpack(tmp_path / "bad.tar", tmp_path / "into")
+
+
+def test_a_half_written_sample_is_left_out(run: Path, lab: Lab, tmp_path: Path) -> None:
+    """What a crash left under a hidden name has no place in a bundle, and does not make one that nobody can unpack."""
+    copy = tmp_path / "pair" / run.name
+    shutil.copytree(run, copy)
+    (copy / "samples" / ".0001-a.txt.gz.7.part").write_bytes(b"torn")
+    answer = lab.harness("bundle", copy, "--output", tmp_path / "x.tar")
+    assert answer.returncode == 0, answer.stderr
+    assert problems(unpack(tmp_path / "x.tar", tmp_path / "into").folder) == ()
 
 
 def test_sizes_and_numbers_are_bounded(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,13 +216,46 @@ def test_a_manifest_of_any_content_is_no_traceback(bundle: Path, tmp_path: Path,
         unpack(packed(tmp_path / "bad.tar", {**members(bundle), MANIFEST: manifest}), tmp_path / "into")
 
 
-@pytest.mark.parametrize(("key", "value"), [("run", "../../x"), ("experiment", ".."), ("experiment", "a/b")])
+@pytest.mark.parametrize(("key", "value"), [("run", "../../x"), ("experiment", ".."), ("experiment", "a/b"),
+                                           ("experiment", "\ud800"), ("experiment", "\x9b2J")])  # fmt: skip
 def test_the_manifest_names_no_other_folder(bundle: Path, tmp_path: Path, key: str, value: str) -> None:
     """Experiment and run become folder names: neither may lead out."""
     found = json.loads(members(bundle)[MANIFEST])
     bad = {**members(bundle), MANIFEST: json.dumps({**found, key: value}).encode()}
     with pytest.raises(BundleError, match="no name that a bundle may hold"):
         unpack(packed(tmp_path / "bad.tar", bad), tmp_path / "into")
+
+
+def renamed(content: dict[str, bytes], name: str) -> dict[str, bytes]:
+    """The members with another experiment's name in plan.json, and a manifest that fits."""
+    plan = json.loads(content["run/plan.json"])
+    plan["experiment"]["name"] = name
+    found = json.loads(content[MANIFEST])
+    content = {**content, "run/plan.json": json.dumps(plan).encode()}
+    found["files"]["run/plan.json"]["sha256"] = hashlib.sha256(content["run/plan.json"]).hexdigest()
+    return {**content, MANIFEST: json.dumps(found).encode()}
+
+
+@pytest.mark.parametrize("name", ["../../../evil", "/evil", "..", "other"])
+def test_the_plan_names_no_other_folder(lab: Lab, bundle: Path, tmp_path: Path, name: str) -> None:
+    """`harness report` writes `NAME.md`: a name in plan.json that leads out, or that is not the manifest's, is refused
+    before anything is written, by every command that takes a bundle.
+    """
+    bad = packed(tmp_path / "bad.tar", renamed(members(bundle), name))
+    for words in (("report", bad), ("export", bad, "--format", "json", "--out", tmp_path / "out"), ("rerun", bad)):
+        answer = lab.harness(*words)
+        assert answer.returncode == 2
+        assert "run/plan.json is of" in answer.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.tar"]
+
+
+def test_a_plan_with_a_path_for_a_name_is_no_plan(run: Path, tmp_path: Path) -> None:
+    """The same of a run's folder, however it came here."""
+    copy = tmp_path / "pair" / run.name
+    shutil.copytree(run, copy)
+    (copy / "plan.json").write_text((copy / "plan.json").read_text().replace('"name": "pair"', '"name": "../x"'))
+    with pytest.raises(StoreError, match="names no experiment"):
+        RunFolder(copy).head()
 
 
 @pytest.mark.parametrize(
@@ -207,6 +270,12 @@ def test_the_manifest_names_no_other_folder(bundle: Path, tmp_path: Path, key: s
         ("https://ann:tr0ub4dor@example.org/x", "password in an address"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----", "private key"),
         ("Authorization: Bearer abcdefghijklmnop1234", "bearer token"),
+        (r'"message": "no model:\n/home/ann/models"', "home folder"),  # as JSON writes the end of a line
+        (r'"message": "\u001b[31m/home/ann/models"', "home folder"),
+        (r'"message": "see\tAKIAABCDEFGHIJKLMNOP"', "access key"),
+        (r'"message": "said:\npassword: tr0ub4dor"', "value of a secret's name"),
+        ('"--api-key",\n  "tr0ub4dor"', "argument of a secret's name"),
+        ("prog --hf-token tr0ub4dor", "argument of a secret's name"),
     ],
 )
 def test_secrets_and_homes_are_found(text: str, kind: str) -> None:
@@ -228,6 +297,9 @@ def test_secrets_and_homes_are_found(text: str, kind: str) -> None:
         '"max_tokens": 16',
         '"token": null',
         "page_cache: 0.99",
+        '"--max-tokens", "512"',
+        '"--tokenizer", "some/name"',
+        '"--token", "--verbose"',
     ],
 )
 def test_words_of_every_day_are_no_secrets(text: str) -> None:
@@ -260,6 +332,11 @@ def test_a_home_folder_in_a_record_is_refused_or_redacted_on_record(lab: Lab, tm
     assert made.manifest.redacted[0].trials
     assert problems(made.folder) == ()
     assert any("cannot be checked" in line for line in made.said)
+    again = lab.harness("bundle", made.folder.path, "--output", tmp_path / "again.tar")
+    assert again.returncode == 0, again.stderr  # what was replaced before is still on record
+    assert problems(unpack(tmp_path / "again.tar", tmp_path / "into").folder) == ()
+    said = lab.harness("agree", run, made.folder.path)
+    assert "cannot be checked" in said.stderr
 
 
 def test_a_secret_in_the_experiment_is_never_packed(lab: Lab, tmp_path: Path) -> None:
@@ -337,3 +414,33 @@ def test_an_edited_run_is_neither_packed_nor_repeated(lab: Lab, run: Path, tmp_p
         answer = lab.harness(*words)
         assert answer.returncode == 2
         assert "trial 1: its content does not match its digest" in answer.stderr
+
+
+def test_a_rerun_says_as_json_what_its_exit_code_says(lab: Lab, tmp_path: Path) -> None:
+    """Trials that failed again: exit code 3 with --json as without; standard output is the document alone."""
+    run = failing(lab, "failing_again")
+    answer = lab.harness("rerun", run, "--json", "--results", tmp_path / "again")
+    assert answer.returncode == 3
+    assert set(json.loads(answer.stdout)) >= {"verdicts", "claims", "key"}
+
+
+def test_what_a_bundle_would_run_is_no_json(lab: Lab, bundle: Path) -> None:
+    """Without --yes there is no document: standard output stays empty under --json, and the list goes to the other."""
+    answer = lab.harness("rerun", bundle, "--json")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "what it will run here" in answer.stderr
+
+
+@pytest.mark.parametrize(("name", "content"), [("plan.json", "{}"), ("plan-extra.jsonl", "{}\n")])
+def test_a_plan_that_cannot_be_read_is_no_traceback(
+    lab: Lab, run: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    """Of another shape than ours: named, for every command that reads it."""
+    copy = tmp_path / "pair" / run.name
+    shutil.copytree(run, copy)
+    (copy / name).write_text(content)
+    for words in (("rerun", copy), ("bundle", copy, "--output", tmp_path / "x.tar"), ("agree", copy, run)):
+        answer = lab.harness(*words)
+        assert answer.returncode == 1
+        assert name in answer.stderr
+        assert "Traceback" not in answer.stderr

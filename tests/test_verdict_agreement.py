@@ -152,6 +152,31 @@ def test_claims_of_two_runs_are_set_against_each_other() -> None:
     assert agree(with_claim(1.5, 1, 1.5), with_claim(1.5, 2, 1.5)).claims[0].agreement is Agreed.IMPRECISE
 
 
+def test_one_name_for_two_claims_confirms_neither() -> None:
+    """`ratio >= 1.4` and `ratio >= 0.5` under one id, each supported where it stands: not comparable, with both."""
+    plans = [
+        replace(PLAN, claims=(Claim(id="c", metric="score", arm="b", versus="a", kind=ClaimKind.RATIO, op=">=",
+                                    value=value, text=f"ratio >= {value}"),))
+        for value in (1.4, 0.5)
+    ]  # fmt: skip
+    found = agree(evidence(draws(1, 1.5), plans[0]), evidence(draws(2, 1.5), plans[1])).claims[0]
+    assert (found.verdicts, found.agreement) == (("supported", "supported"), Agreed.NOT_COMPARABLE)
+    assert "'ratio >= 1.4' against 'ratio >= 0.5'" in found.why
+
+
+def test_a_margin_that_was_widened_confirms_nothing() -> None:
+    """A shift of 5 %: beyond 2 %, and inside the 10 % that one of the runs states. Whichever is named first."""
+    wide = replace(PLAN, margins={"score": 0.1})
+    assert word(agree(evidence(draws(1, 1.5), wide), evidence(draws(2, 1.575)))) == "contradicted"
+    assert word(agree(evidence(draws(1, 1.5)), evidence(draws(2, 1.575), wide))) == "contradicted"
+
+
+def test_a_metric_of_another_unit_is_another_metric() -> None:
+    """Seconds and bytes under one name: not comparable, though both ratios read the same."""
+    other = replace(PLAN, metrics=tuple(replace(metric, unit="B") for metric in PLAN.metrics))
+    assert word(agree(evidence(draws(1, 1.5)), evidence(draws(2, 1.5), other))) == "not_comparable"
+
+
 def test_the_shape_is_the_contracts() -> None:
     """Keys, words and strict JSON as the contract of `harness agree --json` has them."""
     found = as_json(agree(evidence(draws(1, 1.5)), evidence(draws(2, 1.5))))

@@ -178,3 +178,20 @@ def test_a_claim_counts_the_cores_that_its_arms_were_bound_to(cpus: Sequence[int
     records = [replace(one, work={**one.work, "cpus": list(cpus)}) for one in run(DOUBLE)]
     judged = judge(experiment(["a", "b"], 6, claims=(wanted,)), records, {"cores": 64})
     assert judged.claims[0].verdict.value == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "expected"),
+    [
+        (range(32), "supported"),  # 32 cores, one thread each
+        ([*range(16), *range(64, 80)], "not_comparable"),  # both threads of 16
+        (range(64, 96), "supported"),  # the second thread of 32
+    ],
+)
+def test_two_threads_of_one_core_are_one_core(cpus: Sequence[int], expected: str) -> None:
+    """On 64 cores whose second threads are the CPUs from 64 on."""
+    wanted = claim(ClaimKind.RATIO, ">=", 1.8, host={"cores": ">= 32"})
+    records = [replace(one, work={**one.work, "cpus": list(cpus)}) for one in run(DOUBLE)]
+    host = {"cores": 64, "one_thread_a_core": tuple(range(64))}
+    judged = judge(experiment(["a", "b"], 6, claims=(wanted,)), records, host)
+    assert judged.claims[0].verdict.value == expected

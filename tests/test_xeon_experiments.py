@@ -157,6 +157,8 @@ def test_threads_are_pinned_to_32_cores_in_every_arm() -> None:
         ("auto", "0-1", ()),
         ("nobind", "0-1", ()),
         ("", "0-1", ()),
+        ("0-", "0-1", ()),
+        ("-", "0-1", ()),
         ("0-31", None, ()),
     ],
 )

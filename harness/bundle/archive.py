@@ -55,7 +55,9 @@ def read(path: Path) -> tuple[dict[str, bytes], str]:
             for entry in tar:
                 name = _checked(entry, members, path)  # before its content is touched
                 members[name] = _content(tar, entry)
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+    except BundleError:
+        raise
+    except Exception as error:  # tarfile raises whatever a made-up header makes of it, RecursionError included
         raise BundleError(f"{path} is no bundle: {error}; `harness bundle RUN` makes one") from error
     if MANIFEST not in members:
         raise BundleError(f"{path} is no bundle: it holds no {MANIFEST}; `harness bundle RUN` makes one")
@@ -98,5 +100,7 @@ def _bounded(members: Mapping[str, bytes], path: Path) -> None:
             except zlib.error:
                 break  # a sample that is torn is a missing curve
             rest = expander.unconsumed_tail
+        if expander.unused_data:  # a reader would expand it too, and nothing has counted it
+            raise BundleError(f"{path}: {name} holds more than one stream, as no sample does: nothing was unpacked")
         if left <= 0:
             raise BundleError(f"{path}: {name} expands beyond {format_bytes(MAX_EXPANDED)}: nothing was unpacked")

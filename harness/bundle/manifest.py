@@ -22,7 +22,7 @@ MEMBER = re.compile(
     r"|lock/[A-Za-z0-9_%~-][A-Za-z0-9_%~.-]{0,250}\.txt"
 )
 #: What the name of an experiment's folder may be: one plain name.
-NAME = re.compile(r"[^/\0-\x1f\x7f.][^/\0-\x1f\x7f]{0,199}")
+NAME = re.compile(r"[^/\0-\x1f\x7f-\x9f.\ud800-\udfff][^/\0-\x1f\x7f-\x9f\ud800-\udfff]{0,199}")
 _RUN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 
 

@@ -10,15 +10,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness.bundle import archive
-from harness.bundle.manifest import MANIFEST, BundleError, Manifest, Redaction
+from harness.bundle.manifest import MANIFEST, MEMBER, BundleError, Manifest, Redaction, read_manifest
 from harness.bundle.scan import Finding, findings, redacted
 from harness.experiment import Experiment
 from harness.run.head import document
+from harness.run.integrity import BUNDLED
 from harness.run.names import quote_arm
 from harness.run.store import RunFolder
+from harness.units import format_bytes
 
 _FILES = ("experiment.yaml", "host.json", "plan.json", "plan-extra.jsonl", "trials.jsonl")
 #: These decide what runs: a word replaced in them makes another experiment.
@@ -45,7 +48,7 @@ def pack(
     """
     head, records = folder.head(), folder.records().records
     members = {f"run/{name}": (folder.path / name).read_bytes() for name in _FILES if (folder.path / name).is_file()}
-    members |= {f"run/samples/{file.name}": file.read_bytes() for file in sorted((folder.path / "samples").glob("*"))}
+    members |= {name: file.read_bytes() for name, file in _samples(folder) if MEMBER.fullmatch(name)}
     members |= {f"recipes/{quote_arm(name)}.json": document(dict(what)) for name, what in sorted(recipes.items())}
     members |= dict(_locks(head.versions))
     members, changed = _clean(members, homes, redact=redact)
@@ -55,12 +58,30 @@ def pack(
         trials=len(records),
         last=records[-1].digest if records else "",
         files={n: {"sha256": hashlib.sha256(c).hexdigest(), "bytes": len(c)} for n, c in sorted(members.items())},
-        redacted=changed,
+        redacted=(*_before(folder), *changed),
         left_out=_LEFT_OUT,
         needs=tuple(_needs(head.experiment, recipes)),
     )
     content = archive.write({MANIFEST: manifest.document(), **members})
+    largest = max(map(len, members.values()))
+    if len(content) > archive.MAX_BYTES or largest > archive.MAX_MEMBER or len(members) >= archive.MAX_MEMBERS:
+        size = f"{format_bytes(len(content))} in {len(members)} files"
+        raise BundleError(f"the bundle would have {size}, more than any version reads; send the run's folder instead")
     return Packed(content=content, digest=hashlib.sha256(content).hexdigest(), manifest=manifest)
+
+
+def _samples(folder: RunFolder) -> Iterator[tuple[str, Path]]:
+    """Each sample under its name in a bundle. What a crash left half written (`.NAME.part`) has none."""
+    for file in sorted((folder.path / "samples").glob("*")):
+        yield f"run/samples/{file.name}", file
+
+
+def _before(folder: RunFolder) -> tuple[Redaction, ...]:
+    """What was replaced when the run came here in a bundle: its records still do not fit their digests."""
+    try:
+        return read_manifest((folder.path / BUNDLED).read_bytes()).redacted
+    except FileNotFoundError:
+        return ()
 
 
 def _locks(versions: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
@@ -135,5 +156,14 @@ def _redactions(name: str, text: str, found: list[Finding]) -> Iterator[Redactio
     """One line a kind, with the trials whose records it changed."""
     for kind, count in sorted(Counter(one.kind for one in found).items()):
         numbers = sorted({one.line for one in found if one.kind == kind}) if name == "run/trials.jsonl" else []
-        trials = tuple(json.loads(text.split("\n")[number - 1])["trial"] for number in numbers)
+        lines = text.split("\n")
+        trials = tuple(number for line in numbers if (number := _trial(lines[line - 1])) is not None)
         yield Redaction(file=name, kind=kind, count=count, trials=trials)
+
+
+def _trial(line: str) -> int | None:
+    """Ordinal of a record's trial; None for a torn line, which is no record."""
+    try:
+        return int(json.loads(line)["trial"])
+    except (ValueError, KeyError, TypeError):
+        return None

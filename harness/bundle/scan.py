@@ -35,7 +35,15 @@ _PATTERNS: Final = {
         rf"(?i)(?<![A-Za-z0-9_]){_NAME_OF_IT}\\?[\"']?\s*[:=]\s*\\?[\"']?"
         r"((?!null\b|none\b|true\b|false\b|-?[\d.]+(?:[,\s}\]\"']|$))[^\s\"'\\,}\]]{4,})"
     ),
+    # --NAME value, and "--NAME", "value" in a list of arguments; another option in its place is no value
+    "argument of a secret's name": re.compile(
+        rf"(?i)(?<![\w-])--?{_NAME_OF_IT}(?![\w-])\\?[\"']?\s*,?\s*\\?[\"']?"
+        r"((?!-|null\b|none\b|true\b|false\b|[\d.]+(?:[,\s}\]\"']|$))[^\s\"'\\,}\]]{4,})"
+    ),
 }
+#: What JSON writes for a line's end, a tab and other control characters, and what colours a terminal: the letter that
+#: each ends in would pass for a part of the word behind it (`\\n/home/ann`).
+_ESCAPES: Final = re.compile(r"(?:\\u001b|\x1b)\[[0-9;]*[A-Za-z]|\\[nrtbf]|\\u00[01][0-9a-f]")
 #: A home folder and its owner's name; root's own has no name in it, and is one all the same.
 _HOMES: Final = re.compile(r"(?<![\w.-])(?:/(?:home|Users)/[^/\s\"'\\:,;(){}\[\]<>]+|/root(?![\w.-]))")
 
@@ -58,6 +66,7 @@ class Finding:
 
 def findings(text: str, homes: tuple[str, ...] = ()) -> Iterator[Finding]:
     """Everything in a text that must not leave, in no order. `homes`: home folders of this host beyond the usual."""
+    text = _ESCAPES.sub(lambda escape: " " * len(escape[0]), text)  # as long as before: places stay what they are
     for kind, pattern in (*_PATTERNS.items(), (HOME, _HOMES)):
         for match in pattern.finditer(text):
             if not match[match.lastindex or 0].startswith("[redacted"):

@@ -67,7 +67,19 @@ def mismatches(manifest: Manifest, members: Mapping[str, bytes]) -> Iterator[str
     for name in ("run/experiment.yaml", "run/plan.json"):
         if name not in manifest.files:
             yield f"{name} is not in it: without it there is no run"
+    yield from _names(manifest, members)
     yield from _records(manifest, members)
+
+
+def _names(manifest: Manifest, members: Mapping[str, bytes]) -> Iterator[str]:
+    """Experiment and run as the plan calls them: reports and the folder of a rerun are named by the plan."""
+    try:
+        plan = json.loads(members["run/plan.json"])
+        said = (plan["experiment"]["name"], plan["run"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return  # no plan at all: said where it is read
+    if said != (manifest.experiment, manifest.run):
+        yield f"run/plan.json is of {said[0]!r}, {said[1]!r}; the manifest of {manifest.experiment}/{manifest.run}"
 
 
 def _records(manifest: Manifest, members: Mapping[str, bytes]) -> Iterator[str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.commands.answer import Answer, CommandError, Exit
 from harness.commands.comparison_key import comparison_key, host_name
-from harness.commands.judged import Judged, judged, open_run
+from harness.commands.judged import Judged, judged, open_run, redacted
 from harness.commands.project import find_project
+from harness.report.text import printable
 from harness.run.integrity import problems
 from harness.verdict.agreement import Agreed, Agreement, RunEvidence, agree, as_json
 from harness.verdict.many_runs import ManyRuns, compare_many, many_as_json
@@ -26,10 +28,15 @@ def run(arguments: argparse.Namespace) -> Answer:
     results = project.results_folder(arguments.results)
     if len(arguments.run) < 2:
         raise CommandError("one run is named; agreement takes two or more: harness agree RUN RUN [RUN...]")
-    runs = [evidence(judged(open_run(named, results), project)) for named in arguments.run]
-    if len(runs) == 2:
-        return answer(agree(*runs), as_document=arguments.json)
-    return answer_many(compare_many(runs), as_document=arguments.json)
+    folders = [open_run(named, results) for named in arguments.run]
+    runs = [evidence(judged(folder, project)) for folder in folders]
+    said = (
+        answer(agree(*runs), as_document=arguments.json)
+        if len(runs) == 2
+        else answer_many(compare_many(runs), as_document=arguments.json)
+    )
+    notes = [f"{folder.run}: {note}" for folder in folders for note in redacted(folder)]
+    return replace(said, err="\n".join(filter(None, (said.err, *notes))))
 
 
 def evidence(one: Judged) -> RunEvidence:
@@ -78,7 +85,11 @@ def exit_code(found: Sequence[Agreement]) -> Exit:
 
 
 def lines(found: Agreement) -> Iterator[str]:
-    """The agreement as sentences, the worst first: problems, the key, pairs, claims."""
+    """The agreement as sentences, the worst first: problems, the key, pairs, claims. A bundle's are a stranger's."""
+    yield from map(printable, _lines(found))
+
+
+def _lines(found: Agreement) -> Iterator[str]:
     yield from (f"no evidence: {problem}" for problem in found.problems)
     yield f"comparison key: {'equal' if found.key.equal else 'differs'}"
     yield from (f"  {difference}" for difference in found.key.differs)

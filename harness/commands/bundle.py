@@ -28,8 +28,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     try:
         if wrong := problems(folder):
             raise CommandError(f"{folder.path} is no evidence and is not packed:\n  " + "\n  ".join(wrong))
+        path = Path(arguments.output or f"{folder.head().experiment.name}-{folder.run}.bundle.tar")
+        if path.exists():
+            raise CommandError(f"{path} exists and is never overwritten; remove it, or name another with --output FILE")
         packed = packed_run(folder, redact=arguments.redact)
-        path = Path(arguments.output or f"{packed.manifest.experiment}-{packed.manifest.run}.bundle.tar")
         write_whole(path, packed.content)
     except BundleError as error:
         raise CommandError(str(error)) from error

@@ -56,9 +56,11 @@ def instruction_sets(host: Mapping[str, Any]) -> list[str] | None:
 
 
 def host_name(host: Mapping[str, Any]) -> str | None:
-    """Which machine a fingerprint is of: its kind, and which of its kind where that is known."""
-    identity = host.get("host_id")
-    return f"{identity}/{host.get('machine') or '?'}" if identity else None
+    """Which machine a fingerprint is of: its kind, and which of its kind. None where either is not known: two hosts
+    bought alike share the first.
+    """
+    identity, machine = host.get("host_id"), host.get("machine")
+    return f"{identity}/{machine}" if identity and machine else None
 
 
 def _packages(experiment: Experiment, versions: Mapping[str, Any], records: Iterable[TrialRecord]) -> dict[str, Fact]:

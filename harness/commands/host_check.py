@@ -123,7 +123,7 @@ def absent_cpus(binding: str, allowed: Any) -> tuple[int, ...]:
     """CPUs that a binding names and `allowed` (a list as the kernel writes it) does not hold; none for a binding in
     words (`auto`), or where the host does not tell.
     """
-    if not isinstance(allowed, str) or not re.fullmatch(r"[\d,\-|]+", binding):
+    if not isinstance(allowed, str) or not re.fullmatch(r"\d+(?:-\d+)?(?:[,|]\d+(?:-\d+)?)*", binding):
         return ()
     asked = {cpu for part in binding.split("|") for cpu in parse_cpu_list(part)}
     return tuple(sorted(asked - set(parse_cpu_list(allowed))))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.commands import agree
-from harness.commands.answer import Answer, CommandError, Exit
+from harness.commands.answer import Answer, CommandError, Exit, first_code
 from harness.commands.host_check import HostCheck, host_check, stops
 from harness.commands.judged import judged, open_bundle, open_run
 from harness.commands.project import Project, find_project
@@ -19,6 +19,8 @@ from harness.commands.run import Prepared, prepared_for, started
 from harness.drivers.registry import DRIVERS, interpreter
 from harness.experiment import Experiment
 from harness.models.recipes import RECIPES
+from harness.report.text import printable
+from harness.run.files import StoreError
 from harness.run.host import fingerprint
 from harness.run.integrity import problems
 from harness.run.progress import progress_for
@@ -40,7 +42,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     if said:
         said += ["what it will run here:", *commands(head.experiment, project)]
         if not arguments.yes:
-            return Answer(Exit.USAGE, out="\n".join(said), err="nothing was run; read the above, then give --yes")
+            shown, stop = "\n".join(said), "nothing was run; read the above, then give --yes"
+            return Answer(Exit.USAGE, err=f"{shown}\n{stop}") if arguments.json else Answer(Exit.USAGE, shown, stop)
     if wrong := list(stops(head.experiment, fingerprint())):
         raise CommandError("this run cannot be repeated here:\n  " + "\n  ".join(map(printable, wrong)))
     progress = progress_for(sys.stderr)
@@ -69,7 +72,11 @@ def opened(named: str, results: Path) -> tuple[RunFolder, list[str]]:
 
 def believed(folder: RunFolder) -> None:
     """Raise `CommandError` for a run that is no evidence: hours of measuring would be set against nothing."""
-    if wrong := problems(folder):
+    try:
+        wrong = problems(folder)
+    except StoreError as error:
+        raise CommandError(printable(str(error)), Exit.HARNESS_FAILED) from error
+    if wrong:
         raise CommandError(
             f"{folder.path} is no evidence, and is not repeated:\n  " + "\n  ".join(map(printable, wrong))
         )
@@ -104,24 +111,14 @@ def commands(experiment: Experiment, project: Project) -> Iterator[str]:
         yield printable(f"  {arm.name}: {variables + ' ' if variables else ''}{argv}{arguments}")
 
 
-def printable(text: str) -> str:
-    """A line of somebody else's without what steers a terminal: what is shown is what will run."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
 def agreed(
     answer: Answer, folder: RunFolder, again: RunFolder, project: Project, check: HostCheck, *, as_document: bool
 ) -> Answer:
     """The new run's verdicts, what was different here, and the agreement."""
     found = compare(agree.evidence(judged(folder, project)), agree.evidence(judged(again, project)))
     said = agree.answer(found, as_document=as_document)
+    code = first_code(answer.code, said.code)
     if as_document:
-        return replace(said, err=answer.err)
-    code = min(answer.code, said.code, key=_first)
+        return Answer(code, out=said.out, err="\n".join(filter(None, (answer.err, said.err))))
     host = "\n".join(check.lines)
     return Answer(code, out=f"{answer.out}\n\n{host}\n\nagreement\n{said.out}", err=answer.err)
-
-
-def _first(code: int) -> int:
-    """Order of the contract's codes; 0 gives way to all others."""
-    return (1, 2, 4, 3, 5, 0).index(code)

@@ -67,12 +67,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     experiment = experiments.read(arguments.file, passes=arguments.passes)
     if arguments.dry_run:
         return dry_run.answer(experiment, project, beside=Path(arguments.file).resolve().parent)
+    file = Path(arguments.file)
     if arguments.resume:
-        experiment = as_started(experiment, arguments, open_run(arguments.resume, results))
+        folder = open_run(arguments.resume, results)
+        experiment = as_started(experiment, arguments, folder)
+        if file.resolve() == folder.path / "experiment.yaml":  # its relative models do not lie in the run's folder
+            file = project.root / "experiments" / file.name
     seed = experiments.seed_of(experiment, arguments.seed)
-    return measure(
-        experiment, Path(arguments.file), seed, project, results, progress=progress, resume=arguments.resume
-    )[0]
+    return measure(experiment, file, seed, project, results, progress=progress, resume=arguments.resume)[0]
 
 
 def measure(

@@ -113,3 +113,8 @@ def quantity(value: float, unit: str) -> str:
     """One number with its unit: `2.96e9, "B" -> "2.757 GiB"`."""
     (text,), shown = alike([value], unit)
     return f"{text} {shown}".rstrip()
+
+
+def printable(text: str) -> str:
+    """A line of somebody else's without what steers a terminal: what is shown is what stands there."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -64,6 +64,8 @@ def read_head(folder: Path) -> Head:
 
 def _structured(value: Mapping[str, Any], text: bytes) -> Head:
     experiment = converter().structure(value["experiment"], Experiment)
+    if experiment.name in {"", ".", ".."} or set("/\0") & set(experiment.name):
+        raise ValueError(f"{experiment.name[:80]!r} names no experiment: folders and reports are called by it")
     return Head(
         run=value["run"],
         experiment=replace(experiment, text=text.decode(errors="replace")),

@@ -108,6 +108,7 @@ def conditions(found: Mapping[str, Any]) -> dict[str, Any]:
         "host_id": found["host_id"],
         "cpu_flags": cpu["flags"],
         "cores": found["usable_cores"],
+        "one_thread_a_core": parse_cpu_list(cpu.get("one_thread_a_core") or "") or None,
         **{name: cpu[name] for name in ("architecture", "vendor", "model", "threads", "sockets", "smt", "turbo")},
         "governor": cpu["governor"],
         "thp": memory["thp"],

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.experiment import Experiment, ExperimentError, load
-from harness.plan import Plan, make_plan
+from harness.plan import Plan, PlannedTrial, make_plan
 from harness.records import TrialRecord
 from harness.run.extras import Extra
 from harness.run.files import StoreError, read_bytes
@@ -81,6 +81,10 @@ def _same_metric(one: object, two: object) -> bool:
 
 def planned(head: Head) -> Iterator[str]:
     """The order that experiment and seed give, against the order in plan.json."""
+    most = head.experiment.passes * len(head.experiment.arms)
+    if most > len(head.plan.trials):  # before it is made: a stranger's file may ask for a plan without end
+        yield f"the plan holds {len(head.plan.trials)} trials, and its passes and arms give at least {most}"
+        return
     try:
         made = make_plan(head.experiment, head.plan.seed)
     except ValueError as error:
@@ -108,12 +112,8 @@ def in_order(plan: Plan, extras: Sequence[Extra], records: Sequence[TrialRecord]
         if trial is None:
             yield f"trial {record.trial}: answers planned trial {record.planned}, which the plan does not have"
             return
-        said = (record.arm, record.pass_number, record.position)
-        if said != (trial.arm, trial.pass_number, trial.position):
-            yield (
-                f"trial {record.trial}: arm {said[0]}, pass {said[1]}, position {said[2]}; planned trial"
-                f" {trial.ordinal} is arm {trial.arm}, pass {trial.pass_number}, position {trial.position}"
-            )
+        if (wrong := _not_as_planned(record, trial)) is not None:
+            yield wrong
             return
         if record.trial != index + 1:
             yield f"trial {record.trial} stands at place {index + 1} of the records: one is missing, added or moved"
@@ -130,6 +130,22 @@ def in_order(plan: Plan, extras: Sequence[Extra], records: Sequence[TrialRecord]
                 )
                 return
         counted += record.counted
+
+
+def _not_as_planned(record: TrialRecord, trial: PlannedTrial) -> str | None:
+    """In what a record is not the planned trial that it answers: a trial marked as priming would count nowhere."""
+    said = (record.arm, record.pass_number, record.position)
+    if said != (trial.arm, trial.pass_number, trial.position):
+        return (
+            f"trial {record.trial}: arm {said[0]}, pass {said[1]}, position {said[2]}; planned trial"
+            f" {trial.ordinal} is arm {trial.arm}, pass {trial.pass_number}, position {trial.position}"
+        )
+    if record.priming != (trial.priming or record.probe_limit_bytes is not None):
+        kind = "marked as priming, which no statistics count" if record.priming else "counted, not marked as priming"
+        return f"trial {record.trial}: {kind}; planned trial {trial.ordinal} is not so"
+    if record.scoring != trial.scoring:
+        return f"trial {record.trial} and planned trial {trial.ordinal}: one of the two only scores text"
+    return None
 
 
 def next_due(plan: Plan, extras: Sequence[Extra], records: Sequence[TrialRecord]) -> int | None:

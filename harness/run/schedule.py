@@ -83,9 +83,9 @@ def open_tasks(
     for record in records:
         if not (record.priming and record.trial <= left.reprime.get(record.arm, 0)):
             answers.setdefault(record.planned, []).append(record)
-    seen = {
-        planned: max(r.attempt for r in records if r.planned == planned) for planned in {r.planned for r in records}
-    }
+    seen: dict[int, int] = {}
+    for record in records:
+        seen[record.planned] = max(seen.get(record.planned, 0), record.attempt)
     found = []
     for one in rounds(plan, extras):
         for trial in one.trials:

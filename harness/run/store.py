@@ -130,8 +130,14 @@ class RunFolder:
         return read_records(read_bytes(self.path / "trials.jsonl"))
 
     def extras(self) -> tuple[Extra, ...]:
-        """Passes repeated or added while the run went on, in order."""
-        return extras_of(read_objects(read_bytes(self.path / "plan-extra.jsonl")))
+        """Passes repeated or added while the run went on, in order. Raise `StoreError` for a line that is none."""
+        path = self.path / "plan-extra.jsonl"
+        content = read_bytes(path)
+        try:
+            return extras_of(read_objects(content))
+        except Exception as error:
+            what = f"{path} holds a line that is no decision: {type(error).__name__}"
+            raise StoreError(path, f"{what}. Remedy: restore it, it only grows.") from error
 
     def paths(self, ordinal: int, arm: str, attempt: int = 1, probe: int = 0) -> TrialPaths:
         """Where that attempt, or a probe before it (from 1), keeps its files; no two share one."""

@@ -8,6 +8,7 @@ items of the comparison key that differ and bear on the metric.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.experiment.types import Claim, ClaimKind
@@ -30,6 +31,7 @@ __all__ = [
     "as_json",
     "compare_keys",
     "judge_difference",
+    "same_trials",
 ]
 
 #: Margin where the experiment states none for a metric: agreement cannot do without one. The sentence names it.
@@ -92,12 +94,12 @@ def _whole(first: RunEvidence, second: RunEvidence, problems: Sequence[str]) -> 
     """Why nothing at all can be compared."""
     if problems:
         return "no evidence: " + "; ".join(problems)
-    if _same_trials(first.records, second.records):
+    if same_trials(first.records, second.records):
         return "both runs hold the same trials: there is no second piece of evidence"
     return None
 
 
-def _same_trials(first: Sequence[TrialRecord], second: Sequence[TrialRecord]) -> bool:
+def same_trials(first: Sequence[TrialRecord], second: Sequence[TrialRecord]) -> bool:
     """Any trial that stands in both runs, by its digest (or whole, where it carries none)."""
     one = {record.digest for record in first if record.digest}
     two = {record.digest for record in second if record.digest}
@@ -113,7 +115,7 @@ def _claim(claim: Claim, two: Two) -> ClaimAgreement:
     pair = (_judged(claim, two.first), _judged(claim, two.second))
     metric = next((metric for metric in two.first.experiment.metrics if metric.name == claim.metric), None)
     forbidden = two.barrier.whole if metric is None else two.barrier.on(metric)
-    forbidden = forbidden or _absolute(claim, metric, two)
+    forbidden = forbidden or _other_words(claim, two) or _absolute(claim, metric, two)
     if forbidden is not None or "not_comparable" in pair:
         agreement, why = Agreed.NOT_COMPARABLE, forbidden or "a run could not judge this claim"
     elif "undecided" in pair:
@@ -130,12 +132,33 @@ def _judged(claim: Claim, run: RunEvidence) -> str:
     return next((found.verdict.value for found in run.judgement.claims if found.id == claim.id), "not_comparable")
 
 
+def _other_words(claim: Claim, two: Two) -> str | None:
+    """Claims are no part of an experiment's identity: one id may name two statements, and both may be supported."""
+    other = next((one for one in two.second.experiment.claims if one.id == claim.id), None)
+    if other is None or _stated(other) == _stated(claim):
+        return None
+    words = f"{claim.text!r} against {other.text!r}" if claim.text != other.text else "another pair, metric or host"
+    return f"the two runs state this claim differently: {words}"
+
+
+def _stated(claim: Claim) -> Claim:
+    """The claim without what only people read."""
+    return replace(claim, text="", source="")
+
+
 def _absolute(claim: Claim, metric: Metric | None, two: Two) -> str | None:
-    """A difference in seconds or tokens per second is an absolute number of its host; one in bytes is not."""
+    """A difference in seconds or tokens per second is an absolute number of its host; one in bytes is not. Runs that do
+    not know their machine may be of two.
+    """
     if claim.kind is not ClaimKind.DIFFERENCE or metric is None or metric.kind is Kind.EXACT or metric.unit == "B":
         return None
-    if two.first.host == two.second.host:
+    if two.first.host is not None and two.first.host == two.second.host:
         return None
+    if two.first.host is None or two.second.host is None:
+        return (
+            f"the claim states a difference in {metric.unit}, and a run does not know its machine (/etc/machine-id):"
+            " absolute figures are never compared across hosts"
+        )
     return f"the claim states a difference in {metric.unit}: absolute figures are never compared across hosts"
 
 

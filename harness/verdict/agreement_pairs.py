@@ -69,9 +69,9 @@ def _found(one: PairVerdict, other: PairVerdict | None, two: Two) -> _Found:
     forbidden = two.barrier.on(one.metric)
     if other is None:
         return _not_comparable(forbidden or "the second run has no verdict on this pair and metric")
-    if void := forbidden or _void(one, "first") or _void(other, "second"):
+    if void := forbidden or _redefined(one.metric, other.metric) or _void(one, "first") or _void(other, "second"):
         return _not_comparable(void)
-    stated = two.first.experiment.margins.get(one.metric.name)
+    stated = _margin(one.metric.name, two)
     if one.metric.kind is Kind.EXACT:
         return _exact(one, two.first.judgement, two.second.judgement, stated)
     if Code.TOO_FEW_PASSES in (*one.codes, *other.codes):
@@ -84,6 +84,21 @@ def _found(one: PairVerdict, other: PairVerdict | None, two: Two) -> _Found:
         return _windows(one, two, margin, pairs)
     found = _sampled(one, other, margin, pairs)
     return _peak(one, two, found) if one.metric.kind is Kind.PEAK else found
+
+
+def _redefined(one: Metric, other: Metric) -> str | None:
+    """An experiment's identity names its metrics, and no more: a metric of one's own may mean two things."""
+    if (one.unit, one.better, one.kind) == (other.unit, other.better, other.kind):
+        return None
+    return f"the two runs define {one.name} differently (unit, direction or kind)"
+
+
+def _margin(metric: str, two: Two) -> float | None:
+    """The margin stated for a metric; where two runs state different ones (it is no part of an experiment's identity),
+    the narrower: a margin that was widened since confirms nothing.
+    """
+    margins = (run.experiment.margins for run in (two.first, two.second))
+    return min((stated[metric] for stated in margins if metric in stated), default=None)
 
 
 def _not_comparable(why: str) -> _Found:

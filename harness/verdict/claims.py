@@ -110,13 +110,20 @@ def _turned_difference(found: Interval | Unknown, forward: bool) -> Interval | U
 
 
 def as_used(host: Mapping[str, Any], arms: Sequence[str | None], records: Sequence[TrialRecord]) -> Mapping[str, Any]:
-    """The host as these arms used it: a claim about 32 cores is not judged by arms bound to 2 of them. An arm whose
-    driver does not report its CPUs had all that the host has.
+    """The host as these arms used it: a claim about 32 cores is not judged by arms bound to 2 of them, nor by arms
+    bound to both threads of 16. An arm whose driver does not report its CPUs had all that the host has.
     """
     work = [record.work for record in records if record.usable and not record.priming and record.arm in arms]
-    bound = [len(set(facts["cpus"])) for facts in work if facts.get("cpus")]
+    bound = [_cores(set(facts["cpus"]), host.get("one_thread_a_core")) for facts in work if facts.get("cpus")]
     known = [cores for cores in (host.get("cores"), min(bound, default=None)) if cores is not None]
     return {**host, "cores": min(known)} if known else host
+
+
+def _cores(cpus: set[int], first: Sequence[int] | None) -> int:
+    """Cores below these CPUs. `first`: one CPU of each core of the host; where none of them is among these, they are
+    other threads of as many cores, and each counts.
+    """
+    return len(cpus & set(first or ())) or len(cpus)
 
 
 def lacking(conditions: Mapping[str, Any], host: Mapping[str, Any]) -> str | None:

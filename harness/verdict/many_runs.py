@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.verdict.agreed import Agreed, Agreement, RunEvidence
-from harness.verdict.agreement import agree, as_json
+from harness.verdict.agreement import agree, as_json, same_trials
 from harness.verdict.heterogeneity import Heterogeneity, heterogeneity
 from harness.verdict.types import Estimate, PairVerdict, Unknown
 
@@ -38,18 +38,25 @@ class ManyRuns:
 def compare_many(runs: Sequence[RunEvidence]) -> ManyRuns:
     """Judge three runs or more of one experiment; the first is the one the others are set against."""
     pairwise = tuple(agree(runs[0], other) for other in runs[1:])
-    across = tuple(_across(index, verdict, runs, pairwise) for index, verdict in enumerate(runs[0].judgement.verdicts))
+    once = [not any(same_trials(run.records, other.records) for other in runs[:n]) for n, run in enumerate(runs)]
+    across = tuple(
+        _across(index, verdict, runs, pairwise, once) for index, verdict in enumerate(runs[0].judgement.verdicts)
+    )
     return ManyRuns(names=tuple(run.name for run in runs), pairwise=pairwise, across=across)
 
 
-def _across(index: int, verdict: PairVerdict, runs: Sequence[RunEvidence], pairwise: Sequence[Agreement]) -> Across:
-    """Runs that cannot be compared with the first on this pair show their ratio and take no part in the test."""
+def _across(
+    index: int, verdict: PairVerdict, runs: Sequence[RunEvidence], pairwise: Sequence[Agreement], once: Sequence[bool]
+) -> Across:
+    """Runs that cannot be compared with the first on this pair show their ratio and take no part in the test; nor does
+    a run that was named before (`once`: it was not).
+    """
     same = [_same_pair(run, verdict) for run in runs]
     comparable = [True, *(one.verdicts[index].agreement is not Agreed.NOT_COMPARABLE for one in pairwise)]
     estimates = [
         (run.name, _turned(verdict, other))
-        for run, other, usable in zip(runs, same, comparable, strict=True)
-        if usable and other is not None and isinstance(other.estimate, Estimate)
+        for run, other, usable, new in zip(runs, same, comparable, once, strict=True)
+        if usable and new and other is not None and isinstance(other.estimate, Estimate)
     ]
     return Across(
         metric=verdict.metric.name,
