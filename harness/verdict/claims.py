@@ -142,7 +142,7 @@ def lacking(conditions: Mapping[str, Any], host: Mapping[str, Any]) -> str | Non
             if cores is None:
                 return f"the claim needs cores: {wanted}; the number of this host's cores is not known"
             if not _enough(wanted, cores):
-                return f"the claim needs cores: {wanted}; {cores} could take part here"
+                return f"the claim needs cores: {wanted}; of this host's cores {cores} could take part"
         elif host.get(key) != wanted:
             return f"the claim needs {key}: {wanted}; this host has {host.get(key, 'nothing known of it')}"
     return None
