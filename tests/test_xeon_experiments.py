@@ -37,6 +37,7 @@ STUDY: Mapping[str, Mapping[str, float]] = {
         "both_layouts": (3589, 85.5, 3.115e9, 4.915e9),
         "direct": (1760, 85.5, 2.5e9, 4e9),
         "no_dequant": (610, 85.5, 2.51e9, 4e9),
+        "q4_k_m": (1356, 98.0, 2.2e9, 3e9),
     }.items()
 }
 
@@ -96,7 +97,7 @@ def test_the_speed_run_on_a_small_host_is_not_comparable_even_with_the_studys_fi
 def test_the_published_figures_support_every_claim() -> None:
     """A run of figures that agree with the study supports all of them: the claims can hold together."""
     found = verdicts(measured(STUDY))
-    assert len(found) == 17
+    assert len(found) == 21
     assert set(found.values()) == {ClaimVerdict.SUPPORTED}, found
 
 
@@ -145,7 +146,8 @@ def test_the_speed_experiment_needs_no_weights_of_anybody() -> None:
 def test_threads_are_pinned_to_32_cores_in_every_arm() -> None:
     """One binding for all arms of both files."""
     arms = (*SPEED.arms, *QUALITY.arms)
-    assert {arm.env["VLLM_CPU_OMP_THREADS_BIND"] for arm in arms} == {"0-31"}
+    bound = {str(arm.args.get("cpus") or arm.env["VLLM_CPU_OMP_THREADS_BIND"]) for arm in arms}
+    assert bound == {"0-31"}
 
 
 @pytest.mark.parametrize(
@@ -168,8 +170,9 @@ def test_cpus_that_a_host_lacks(binding: str, allowed: str | None, lacking: tupl
 
 
 def test_a_dry_run_names_a_binding_once_for_all_its_arms() -> None:
-    """Six arms with one binding are one line; on a host that has the CPUs there is none."""
-    (line,) = stops(SPEED, {"allowed_cpus": "0-1"})
+    """Arms with one binding are one line, each engine by its own word for it; a host that has the CPUs has none."""
+    line, other = stops(SPEED, {"allowed_cpus": "0-1"})
+    assert other.startswith("cpus=0-31 (q4_k_m)")
     assert line.startswith("VLLM_CPU_OMP_THREADS_BIND=0-31 (bf16, gptq_w4a8, both_layouts, direct, direct_control")
     assert "(2-31)" in line
     assert list(stops(SPEED, {"allowed_cpus": "0-223"})) == []

@@ -20,7 +20,7 @@ from harness.verdict.agreement import compare_keys
 from harness.verdict.claims import lacking
 from harness.verdict.types import Judgement
 
-#: Variables by which an arm binds its threads to CPUs, in the kernel's list format.
+#: Variables by which an arm binds its threads to CPUs, in the kernel's list format. llama_cpp has an argument, `cpus`.
 _BINDING = ("VLLM_CPU_OMP_THREADS_BIND", "GOMP_CPU_AFFINITY")
 
 
@@ -108,8 +108,9 @@ def stops(experiment: Experiment, host: Mapping[str, Any]) -> Iterator[str]:
     """
     found: dict[tuple[str, str], list[str]] = {}
     for arm in experiment.arms:
-        for name in _BINDING:
-            found.setdefault((name, arm.env.get(name, "")), []).append(named(arm.name))
+        bindings = {name: arm.env.get(name, "") for name in _BINDING} | {"cpus": str(arm.args.get("cpus", ""))}
+        for name, binding in bindings.items():
+            found.setdefault((name, binding), []).append(named(arm.name))
     for (name, binding), arms in found.items():
         absent = absent_cpus(binding, host.get("allowed_cpus"))
         if absent:
