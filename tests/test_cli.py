@@ -25,7 +25,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["check", "nothere.yaml"], "name an experiment file"),
         (["plan", "."], "name an experiment file"),
         (["run", "nothere.yaml"], "name an experiment file"),
-        (["model", "nosuch"], "recipes: smollm2-135m"),
+        (["model", "nosuch"], "recipes: llama-cpp, smollm2-135m"),
         (["run", "good.yaml", "--resume", "nosuch"], "`harness run FILE` makes one"),
         (["run", "vllm.yaml"], "`make setup` makes it, or name another with `python:`"),
     ],
