@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from harness.drivers import llama_log, parts, prompts, scored
     from harness.drivers.llama_server import EngineError, Server
     from harness.drivers.parts import Trial, WrongOutputError
-    from harness.drivers.protocol import from_environment, workload
 else:
     import llama_log
     import parts
@@ -33,7 +32,6 @@ else:
     import scored
     from llama_server import EngineError, Server
     from parts import Trial, WrongOutputError
-    from protocol import from_environment, workload
 
 #: What every arm gets, so that a request computes what it says and nothing else: one request at a time, nothing kept
 #: from the last one, no context moved or shortened, no layer elsewhere, nothing fetched.
@@ -349,17 +347,5 @@ def measure(trial: Trial, server: Server, requests: Requests, start: Started) ->
         trial.events.emit("trim", supported=False, why=_NO_TRIM)
 
 
-def main() -> int:
-    """Run the trial of this process's environment; the exit code is 0 only if `done` was reported."""
-    trial = Trial(events=from_environment(), spec=workload())
-    try:
-        run(trial)
-    except Exception as error:
-        trial.events.error(trial.stage, error)
-        sys.stdout.flush()
-        raise
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(parts.main(run))

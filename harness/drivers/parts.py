@@ -7,6 +7,7 @@ the same functions is what makes their prompts, their order and their token coun
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from harness.drivers.protocol import EventStream
+    from harness.drivers.protocol import EventStream, from_environment, workload
+else:
+    from protocol import from_environment, workload
 
 #: Output tokens of the decode warm-up: enough that every lazily made buffer of the decode path exists.
 WARM_UP_TOKENS = 4
@@ -163,3 +166,17 @@ def pause(trial: Trial, name: str, prepare: Callable[[], None]) -> None:
         with trial.events.phase(name):
             prepare()
             time.sleep(float(trial.spec.get(f"{name}_s", DEFAULT_PAUSE_S)))
+
+
+def main(run: Callable[[Trial], None]) -> int:
+    """Run the trial of this process's environment; the exit code is 0 only if `done` was reported. What `run` raises
+    becomes an `error` event before it ends the process.
+    """
+    trial = Trial(events=from_environment(), spec=workload())
+    try:
+        run(trial)
+    except Exception as error:
+        trial.events.error(trial.stage, error)
+        sys.stdout.flush()
+        raise
+    return 0

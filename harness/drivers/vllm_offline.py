@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from harness.drivers import checkpoint, parts, prompts, vllm_parts, vllm_quality
     from harness.drivers.parts import Trial, model_config
-    from harness.drivers.protocol import from_environment, workload
 else:
     import checkpoint
     import parts
@@ -26,7 +25,6 @@ else:
     import vllm_parts
     import vllm_quality
     from parts import Trial, model_config
-    from protocol import from_environment, workload
 
 
 def engine_arguments(trial: Trial) -> dict[str, Any]:
@@ -190,18 +188,6 @@ def share_this_folder() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
 
 
-def main() -> int:
-    """Run the trial of this process's environment; the exit code is 0 only if `done` was reported."""
-    share_this_folder()
-    trial = Trial(events=from_environment(), spec=workload())
-    try:
-        run(trial)
-    except Exception as error:
-        trial.events.error(trial.stage, error)
-        sys.stdout.flush()
-        raise
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    share_this_folder()
+    sys.exit(parts.main(run))
